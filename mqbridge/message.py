@@ -9,7 +9,7 @@ Properties are an ordered tuple of pairs, not a mapping: Pulsar and TubeMQ both 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from mqbridge.native import pick
 
@@ -176,12 +176,30 @@ class Message:
 fields_of = attrgetter(*Message.__init__.__code__.co_varnames[1 : 1 + len(Message.__slots__)])
 
 
+class Unit(NamedTuple):
+    """What a system stores and delivers as one, in its own format: a Pulsar entry, a RocketMQ record.
+
+    data          its bytes, without the position, which changes from system to system
+    message_count number of messages
+    published_ms  when it was published, ms since the epoch; None if unknown
+    position      position of its first message; () before it is stored
+    left_out      bit k is set if message k is not in the batch: it is outside of the range that was read, or acknowledged already
+    """
+
+    data: bytes
+    message_count: int
+    published_ms: int | None
+    position: Position = ()
+    left_out: int = 0
+
+
 class Batch:
     """Consecutive messages of one source partition, in the form in which they were received.
 
     partition     the source partition
-    format        the format of `data`, such as `pulsar.entries`; `messages` if there are only decoded messages
-    data          the received bytes, in the form that the encoders of that format expect; None for the format `messages`
+    format        the format of `units`, such as `pulsar.entry` (see `mqbridge.adapter.formats`); if there are none, the name of
+                  the received form, or `messages` if there are only decoded messages
+    data          the received form, which only the adapter that made the batch knows; None if there is none
     count         number of messages
     size          bytes of the payloads, on some systems with the properties; for rate limits and metrics
     held_bytes    bytes of memory that the batch uses, for budgets
@@ -196,6 +214,7 @@ class Batch:
         "_decode",
         "_may_contain",
         "_messages",
+        "_units",
         "count",
         "data",
         "dispatched_at",
@@ -224,16 +243,17 @@ class Batch:
         held_bytes: int | None = None,
         may_contain: Callable[[bytes], bool] | None = None,
         published_ms: int | None = None,
+        units: Callable[[], Sequence[Unit]] | None = None,
     ) -> None:
         """`messages` are the decoded messages, or a function that decodes them on demand.
 
         Without `held_bytes` the batch counts as `size` bytes of memory. `may_contain` implements the method of this name; without
-        it, the batch may contain any text.
+        it, the batch may contain any text. `units` returns the units.
         """
         self.partition = partition
         self._messages: Sequence[Message] | None = None if callable(messages) else messages
         self._decode = messages if callable(messages) else None
-        self._may_contain = may_contain
+        self._may_contain, self._units = may_contain, units
         self.format, self.data, self.handle = format, data, handle
         self.count, self.size = count, size
         self.held_bytes = size if held_bytes is None else held_bytes
@@ -252,6 +272,20 @@ class Batch:
         return self._messages
 
     @property
+    def units(self) -> Sequence[Unit] | None:
+        """The stored units that the messages come from, all in the format `format`; None if they have no such form.
+
+        Reading can resume where a unit begins. The first unit may begin before `first`, and the last one may end after `next`:
+        see `Unit.left_out`.
+        """
+        return None if self._units is None else self._units()
+
+    @property
+    def has_units(self) -> bool:
+        """True if `units` is not None; costs nothing."""
+        return self._units is not None
+
+    @property
     def is_decoded(self) -> bool:
         """True while decoded messages are in memory."""
         return self._messages is not None
@@ -266,7 +300,7 @@ class Batch:
 
     def drop_contents(self) -> None:
         """Drop the received bytes and the messages of a batch that is acknowledged; positions and numbers stay."""
-        self.data = self._decode = self._may_contain = None
+        self.data = self._decode = self._may_contain = self._units = None
         self._messages = ()
 
     def may_contain(self, text: bytes) -> bool:

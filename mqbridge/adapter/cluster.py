@@ -1,14 +1,17 @@
 """The `Cluster` protocol: a cluster's capabilities, and every request that the gateway makes to it."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from mqbridge.adapter.inbound import Inbound, InboundSpec
+from mqbridge.adapter.inbound import Inbound, InboundSpec, Sharing
+from mqbridge.adapter.names import ANY_NAME, NameRule
+from mqbridge.adapter.numbering import Numbering
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.reader import READ_BYTES, PartitionReader
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
-from mqbridge.message import Batch, Position
+from mqbridge.message import Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +26,28 @@ class Capabilities:
     """The cluster can delay a message until its `deliver_at`."""
     create_topics: bool = True
     """`Cluster.create` is supported."""
+    delete_topics: bool = False
+    """`Cluster.delete` is supported, with this configuration."""
     list_topics: bool = True
     """`Cluster.topics` is supported."""
     group_topics: int | None = None
     """Maximum number of topics that one group may read; None means no limit."""
     growing_outbound: bool = False
     """An open outbound detects new partitions of its topic; otherwise the gateway reopens the outbound to use them."""
+    sharing: frozenset[Sharing] = frozenset({Sharing.FAILOVER})
+    """The supported values of `InboundSpec.sharing`."""
+    topic_name: NameRule = ANY_NAME
+    """Names that topics can have."""
+    group_name: NameRule = ANY_NAME
+    """Names that groups can have."""
+    max_message_bytes: int | None = None
+    """Maximum bytes of a message with its properties; None if there is no limit, or if it is known only to the servers."""
+    stable_positions: bool = True
+    """A lane delivers a message again at the same position.
+
+    If False, only the committed position and those of a `PartitionReader` with an end are exact: a unit that is delivered again
+    may be cut elsewhere.
+    """
 
 
 @runtime_checkable
@@ -44,6 +63,10 @@ class Cluster(Protocol):
 
     name: str
     capabilities: Capabilities
+
+    @property
+    def numbering(self) -> Numbering:
+        """How positions become numbers, and back."""
 
     @property
     def operations(self) -> Operations | None:
@@ -73,8 +96,17 @@ class Cluster(Protocol):
     async def check_create(self, topic: str, partitions: int) -> None:
         """Raise the errors that `create` would raise and that can be found without changing the cluster."""
 
-    async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """Return the first position still held, and the position of the next message, by partition name."""
+    async def delete(self, topic: str) -> None:
+        """Delete the topic with its messages; do nothing if it does not exist (only with `Capabilities.delete_topics`).
+
+        Raises ClusterError, FATAL if the system refuses, for example while it is used.
+        """
+
+    async def bounds(self, topic: str, partition: str | None = None) -> Mapping[str, Bounds]:
+        """Return the first position still held, and the position of the next message, by partition name.
+
+        With `partition`, of this partition only. Raises ClusterError (FATAL) if it does not exist.
+        """
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """Return the position from which the group would resume, by partition name.
@@ -83,20 +115,21 @@ class Cluster(Protocol):
         group commits its start position. Raises ClusterError (FATAL) if the cluster cannot report committed positions.
         """
 
-    def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Yield the batches of one partition from `begin` up to, not including, `end`, without joining a group.
+    async def reader(
+        self, topic: str, partition: str, begin: Position, end: Position | None = None, *, max_bytes: int = READ_BYTES
+    ) -> PartitionReader:
+        """Open a reader of one partition from `begin` up to, not including, `end`, without joining a group.
 
         No group is created, and none is moved. `begin` and `end` are exact, also inside a storage unit such as a Pulsar entry
-        or a TubeMQ pack, and so is each batch's `next`. Without `end`, continues with new messages as they arrive. Ends early,
-        without an error, if the partition ends before `end`. Close the generator (`aclose`) if you stop before its end. Raises
-        ClusterError, and GapError if data in the range was lost.
+        or a TubeMQ pack. Without `end`, the reader continues with new messages as they arrive. `max_bytes` limits what it reads
+        ahead; a batch larger than this is read alone. Raises ClusterError (FATAL if the partition does not exist).
         """
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
         """Return the range from `begin` up to, not including, `end` as ranges of units; empty for an empty range.
 
-        A unit is the smallest amount that the system counts, see `UnitRange`. If the range is split where units begin, `read`
-        of all parts yields exactly the messages of the whole range. The first unit range begins at `begin`, or later if there
+        A unit is the smallest amount that the system counts, see `UnitRange`. If the range is split where units begin, reading
+        all parts yields exactly the messages of the whole range. The first unit range begins at `begin`, or later if there
         is nothing in between, neither a message nor a gap. Raises ClusterError.
         """
 

@@ -5,7 +5,7 @@ An `Inbound` is a membership in a group, with one `InboundLane` per assigned par
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -21,6 +21,19 @@ class Start(Enum):
 
     EARLIEST = "earliest"
     LATEST = "latest"
+
+
+class Sharing(Enum):
+    """How the members of a group share the messages of a partition."""
+
+    EXCLUSIVE = "exclusive"
+    """The group has one member, and others are refused."""
+    FAILOVER = "failover"
+    """One member at a time reads a partition, in order."""
+    SHARED = "shared"
+    """Each message goes to one of the members, in any order."""
+    KEY_SHARED = "key_shared"
+    """Messages with the same key go to the same member, in order."""
 
 
 class HeldPositions(Protocol):
@@ -59,6 +72,8 @@ class InboundSpec:
     start: Start = Start.EARLIEST
     msg_types: frozenset[str] = frozenset()
     """Message types to read; empty means all. An adapter may filter at the server; the gateway filters in any case."""
+    topic_msg_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Message types to read of single topics, instead of `msg_types`."""
     max_bytes: int = 64 << 20
     """Maximum bytes that the inbound may read ahead, over all lanes; a batch larger than this is read alone."""
     options: "BaseModel | None" = None
@@ -69,6 +84,21 @@ class InboundSpec:
     """When the route first joined the group, ms since the epoch: what was stored later is read even if `start` is LATEST."""
     positions: HeldPositions | None = None
     """Where positions are kept beyond the membership; None: they are not."""
+    sharing: Sharing | None = None
+    """How the members share a partition, one of `Capabilities.sharing`; None: as `options` say, or FAILOVER."""
+    member: str | None = None
+    """Name of this member, for operators; None: the adapter makes one. Members of one group may have the same name."""
+    sent_back: bool = True
+    """Whether to receive messages that members of the group have sent back, if the system stores them in a topic of its own."""
+    release_wait_s: float = 0.0
+    """How long a partition that the group takes away is kept, so that messages in flight can still be acknowledged.
+
+    Only systems whose members give partitions up themselves wait: see `AnnouncesRelease`.
+    """
+
+    def msg_types_of(self, topic: str) -> frozenset[str]:
+        """Return the message types to read of a topic; empty means all."""
+        return self.topic_msg_types.get(topic, self.msg_types)
 
     def start_of(self, topic: str, partition: str) -> Start:
         """Return where the group begins in a partition without a committed position.
@@ -81,17 +111,10 @@ class InboundSpec:
         return self.start if is_initial else Start.EARLIEST
 
 
-class InboundLane(Protocol):
-    """One assignment of a partition to this member, and the ordered stream of its batches.
-
-    Each assignment has its own lane object: after the revocation, acknowledging on the old object does nothing. Unless the
-    inbound has `individual_ack`, the caller acknowledges batches in the order in which it received them.
-    """
+class BatchSource(Protocol):
+    """The ordered stream of a partition's batches: what a lane and a `PartitionReader` have in common."""
 
     partition: Partition
-
-    revoked: asyncio.Event
-    """Set as soon as the partition is revoked or released; messages not yet on the wire to a target are then not sent."""
 
     @property
     def caught_up(self) -> bool:
@@ -101,6 +124,23 @@ class InboundLane(Protocol):
         `ConfirmsEnd` too: while such a request waits, nobody knows whether the source can still be reached. So does a system that
         reports the end only if it is asked: reading sends no request for it, and this is False until `confirm_caught_up` is True.
         """
+
+    async def seek(self, position: Position) -> None:
+        """Continue from this position; batches in flight are dropped. Raises LaneRevoked, ClusterError.
+
+        A lane supports this only with `Capabilities.seek`.
+        """
+
+
+class InboundLane(BatchSource, Protocol):
+    """One assignment of a partition to this member, and the ordered stream of its batches.
+
+    Each assignment has its own lane object: after the revocation, acknowledging on the old object does nothing. Unless the
+    inbound has `individual_ack`, the caller acknowledges batches in the order in which it received them.
+    """
+
+    revoked: asyncio.Event
+    """Set as soon as the partition is revoked or released; messages not yet on the wire to a target are then not sent."""
 
     async def receive(self) -> Batch:
         """Wait for the next batch; cancelling this call loses no message.
@@ -117,7 +157,11 @@ class InboundLane(Protocol):
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
         """Acknowledge the messages of the batch at `indexes`, without waiting; None means all not acknowledged yet.
 
-        `indexes` requires `individual_ack`. `receipt` has the positions at which a target stored the messages. Without
+        Without `individual_ack`, `indexes` is `range(n)`: everything before message n. The batch then stays in flight until it is
+        acknowledged without `indexes`, or rejected. A system that confirms whole units waits for the rest of the unit; a batch
+        that it confirms whole is such a unit.
+
+        `receipt` has the positions at which a target stored the messages. Without
         `indexes`, it has one position per message of the batch. With `indexes`, it is the receipt of the send
         that completed these messages: it has one position per message of that send's `Share`, which may contain further ones.
         """
@@ -125,14 +169,10 @@ class InboundLane(Protocol):
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Request redelivery of all messages of the batch that are not acknowledged, after at least `delay_s`.
 
+        On a system that confirms whole units, those of a unit that is acknowledged in part are delivered again, too.
+
         `failures` gives the reasons, by index in the batch; it is empty if they are unknown. Without `individual_ack`, all later
         messages of the partition are delivered again too, in order.
-        """
-
-    async def seek(self, position: Position) -> None:
-        """Continue from this position (only with `Capabilities.seek`); batches in flight are dropped.
-
-        Raises LaneRevoked, ClusterError.
         """
 
     async def release(self, deadline: float | None = None) -> None:
@@ -157,6 +197,18 @@ class ConfirmsEnd(Protocol):
 async def ask_caught_up(lane: InboundLane) -> bool:
     """Return True if everything that the source has was received; ask the source if the lane can. Raises ClusterError."""
     return await lane.confirm_caught_up() if isinstance(lane, ConfirmsEnd) else lane.caught_up
+
+
+@runtime_checkable
+class AnnouncesRelease(Protocol):
+    """Optional extension of a lane whose member gives partitions up itself: the group wants the partition for another member.
+
+    With `InboundSpec.release_wait_s`, the partition stays assigned for that time at most after `releasing` is set. No more
+    messages are received; messages in flight can be acknowledged. The caller ends the wait with `InboundLane.release`.
+    """
+
+    releasing: asyncio.Event
+    """Set when the member is going to give the partition up, and when it is revoked at once."""
 
 
 @runtime_checkable

@@ -84,6 +84,17 @@ class GroupMaker(Protocol):
 
 
 @runtime_checkable
+class GroupRemover(Protocol):
+    """Operations of a system that can forget a group."""
+
+    async def delete_group(self, topic: str, group: str) -> None:
+        """Delete what the cluster keeps of the group in this topic; do nothing if there is nothing.
+
+        Raises ClusterError, FATAL while the group has members.
+        """
+
+
+@runtime_checkable
 class ReadPermitter(Protocol):
     """Operations of a system in which a topic has a permission that may forbid everybody to read it."""
 

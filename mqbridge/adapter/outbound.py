@@ -41,6 +41,12 @@ class OutboundSpec:
 
     `resume` finds the messages of this writer only. None: origins name no writer, and `resume` finds such messages.
     """
+    whole_shares: bool = False
+    """Store a share whole or not at all, as far as this can be known before its first request is sent.
+
+    If a message cannot be stored (its size, a name, a property), the receipt has a failure, REFUSED, for every message of the
+    share, and nothing is stored. A message that the servers refuse later fails alone.
+    """
     retries_unanswered: bool = True
     """Whether a system that cannot deduplicate repeats a send whose response was lost. It never does so with a `sender`.
 
@@ -108,7 +114,11 @@ class Outbound(Protocol):
 
     @property
     def formats(self) -> Collection[str]:
-        """Batch formats (`Batch.format`) that this outbound sends without decoding the batch into messages."""
+        """Formats of units that this outbound stores as they are; `share.batch.format` is one of them.
+
+        Units are stored as they are if the share is the whole batch, is not edited, and no origin is stamped on its messages;
+        otherwise the batch is decoded into messages. A `sender` is recorded beside the units.
+        """
 
     @property
     def partitions(self) -> int:
@@ -142,8 +152,12 @@ class Outbound(Protocol):
     def partition_of(self, key: bytes) -> int:
         """Return the partition that the system's own producers would choose for this key."""
 
-    async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
+    async def resume(
+        self, source: Partition, since: Mapping[int, Position] | None = None, partitions: Collection[int] | None = None
+    ) -> Mapping[int, Position]:
         """Return the last position of this source partition that each target partition has stored, by partition index.
+
+        With `partitions`, only the target partitions with these indexes are searched, and only they accept sends of a `sender`.
 
         Target partitions without a message of the source are left out. The result comes from the origins stamped on the stored
         messages, so it is correct after any crash; with a `sender`, it may come from the system's deduplication state. Messages

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict
 
 from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.formats import UnitFormat
 from mqbridge.errors import ConfigError
 from mqbridge.mapping.field_table import FieldTable
 from mqbridge.message import Message
@@ -81,6 +83,8 @@ class Adapter:
     table: FieldTable
     """The rules by which each message field is mapped to the system."""
     preview: Preview
+    formats: tuple[UnitFormat, ...] = ()
+    """The formats of units that the system stores, by which others decode them."""
     uniform_groups: bool = False
     """True if all members of a group must subscribe to the same topics with the same filter.
 
@@ -120,3 +124,10 @@ class _InstalledAdapters(Mapping[str, Adapter]):
 def load_adapters() -> Mapping[str, Adapter]:
     """Return every installed adapter by system name; each is imported on first use. An ImportError is raised as ConfigError."""
     return _InstalledAdapters(entry_points(group=ENTRY_POINT_GROUP))
+
+
+@cache
+def find_format(name: str) -> UnitFormat | None:
+    """Return the format of units with this name; None if no adapter is installed that knows it."""
+    adapter = load_adapters().get(name.partition(".")[0])
+    return None if adapter is None else next((each for each in adapter.formats if each.name == name), None)

@@ -36,12 +36,14 @@ class Bounds:
     """The first position that a partition still holds, and the position that its next message will get.
 
     Some systems cannot tell the two positions of a partition that holds no message, see `is_known`. `left_out` are ranges of
-    offsets that have no message, in ascending order: an embedded log that has lost messages, or was restored, has such.
+    offsets that have no message, in ascending order: an embedded log that has lost messages, or was restored, has such. `last` is
+    the position of the last stored message; None if the partition holds none, or if the system cannot tell.
     """
 
     first: Position
     next: Position
     left_out: tuple[tuple[int, int], ...] = ()
+    last: Position | None = None
 
     def count_between(self, begin: Position, end: Position) -> int | None:
         """Return the number of messages from `begin` to `end`, negative if `end` is earlier.

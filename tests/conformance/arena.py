@@ -12,8 +12,9 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.inbound import Inbound, InboundLane, InboundSpec, Start
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.reader import PartitionReader
 from mqbridge.adapter.receipt import Receipt
-from mqbridge.message import Batch, Message, Partition, Share
+from mqbridge.message import Batch, Message, Partition, Position, Share
 from tests.conformance.harness import Harness
 
 T = TypeVar("T")
@@ -77,12 +78,22 @@ class Arena:
         stamp_origin: bool = True,
         sender: str | None = None,
         writer: str | None = None,
+        whole_shares: bool = False,
         options: BaseModel | None = None,
     ) -> Outbound:
-        spec = OutboundSpec(topic, stamp_origin=stamp_origin, sender=sender, writer=writer, options=options)
+        spec = OutboundSpec(
+            topic, stamp_origin=stamp_origin, sender=sender, writer=writer, whole_shares=whole_shares, options=options
+        )
         outbound = await self.within(cluster.outbound(spec))
         self._closers.append(outbound.close)
         return outbound
+
+    async def reader(
+        self, cluster: Cluster, topic: str, partition: str, begin: Position, end: Position | None = None
+    ) -> PartitionReader:
+        reader = await self.within(cluster.reader(topic, partition, begin, end))
+        self._closers.append(reader.close)
+        return reader
 
     async def send(self, outbound: Outbound, partition: int, messages: Sequence[Message]) -> Receipt:
         """Send messages, which must all be stored, and wait until bounds and groups include them."""

@@ -44,6 +44,10 @@ class Harness(Protocol):
     """The options of a target that refuses messages above the system's limit; None if every target does."""
     one_reader: bool
     """True if one member of a group at a time reads a partition."""
+    confirms_messages: bool
+    """True if a group may stop between any two messages; False if only between units of several messages."""
+    finds_last: bool
+    """True if the system knows the position of the last message."""
     room: Room
     """How the system keeps `max_bytes`."""
     finds_times: bool
@@ -75,6 +79,8 @@ class BuiltIn:
     inbound_options: BaseModel | None = None
     refusing_options: BaseModel | None = None
     one_reader = True
+    confirms_messages = True
+    finds_last = True
     room = Room.EXACT
     patience_s = 20.0
 

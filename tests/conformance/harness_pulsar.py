@@ -19,6 +19,8 @@ class PulsarHarness:
     """The broker's limit is 5 MiB, including metadata and stamps."""
     carried = COMPARED_FIELDS
     refusing_options = ADAPTER.outbound_options.model_validate({"chunking": False})
+    confirms_messages = False
+    finds_last = True
     room = Room.DIVIDED
     finds_times = True
     patience_s = 30.0

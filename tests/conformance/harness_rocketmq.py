@@ -18,6 +18,8 @@ class RocketMQHarness:
     name = "rocketmq"
     max_payload = 4 << 20
     carried = COMPARED_FIELDS
+    confirms_messages = True
+    finds_last = True
     room = Room.EXACT
     inbound_options = None
     refusing_options = None

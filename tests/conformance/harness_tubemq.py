@@ -19,6 +19,8 @@ class TubeMQHarness:
     max_payload = (1 << 20) - (4 << 10)
     """The Broker's limit is 1 MiB; attributes and stamps come on top of the body."""
     carried = COMPARED_FIELDS
+    confirms_messages = False
+    finds_last = False
     room = Room.EXACT
     inbound_options = None
     refusing_options = None

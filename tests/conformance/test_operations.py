@@ -9,6 +9,7 @@ import pytest
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.operations import Operations
+from mqbridge.adapter.reader import read
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Message, Position
 from tests.conformance.arena import Arena, fresh_group, numbered, numbers
@@ -32,7 +33,7 @@ async def everything(arena: Arena, cluster: Cluster, topic: str, name: str, begi
     """Return the messages of a partition from a position on."""
     bounds = (await arena.within(cluster.bounds(topic)))[name]
     got: list[Message] = []
-    async with aclosing(cluster.read(topic, name, bounds.first if begin is None else begin, bounds.next)) as batches:
+    async with aclosing(read(cluster, topic, name, bounds.first if begin is None else begin, bounds.next)) as batches:
         while (batch := await arena.within(anext(batches, None))) is not None:
             got += batch.messages
     return got

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.reader import read
 from mqbridge.message import Batch, Message, Share
 from tests.e2e.support import opened, tubemq_settings
 from tests.kit.gateway import GatewayProcess
@@ -97,7 +98,7 @@ async def send_until_refused(gateway: GatewayProcess, options: dict[str, Any]) -
 async def payloads(folder: Path, topic: str) -> list[bytes]:
     async with opened("log", {"path": str(folder / "log.db")}) as cluster:
         end = (await cluster.bounds(topic))["0"].next
-        return [message.payload or b"" async for batch in cluster.read(topic, "0", (0,), end) for message in batch.messages]
+        return [message.payload or b"" async for batch in read(cluster, topic, "0", (0,), end) for message in batch.messages]
 
 
 async def test_a_source_made_anew_is_read_from_its_first_message(server: TubeMQ, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.reader import read
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.net.tasks import spawn
@@ -50,7 +51,7 @@ class Job:
         bounds = (await cluster.bounds(self.topic))[partition]
         async with (
             asyncio.timeout(SERVER_PATIENCE_S),
-            aclosing(cluster.read(self.topic, partition, bounds.first, bounds.next)) as all_of_it,
+            aclosing(read(cluster, self.topic, partition, bounds.first, bounds.next)) as all_of_it,
         ):
             return [int(message.payload) async for batch in all_of_it for message in batch.messages]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from mqbridge import TubeMQClient
 from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.reader import read
 from mqbridge.adapter.topics import Bounds
 from mqbridge.message import Position
 from tests.e2e.support import opened
@@ -152,7 +153,7 @@ def numbered(name: str, count: int, size: int = 0) -> list[bytes]:
 
 
 async def _payloads(cluster: Cluster, topic: str, partition: str, bounds: Bounds) -> list[bytes]:
-    async with contextlib.aclosing(cluster.read(topic, partition, bounds.first, bounds.next)) as batches:
+    async with contextlib.aclosing(read(cluster, topic, partition, bounds.first, bounds.next)) as batches:
         return [message.payload or b"" async for batch in batches for message in batch.messages]
 
 

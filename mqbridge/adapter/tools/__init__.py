@@ -6,4 +6,5 @@ stored_positions  which messages of a source a target stores already (for `resum
 millions of positions in little memory
 receipts          one receipt for a share whose messages are sent by several requests
 retention         warnings about limits by age
+sharing           the check of the way in which a group shares partitions
 """

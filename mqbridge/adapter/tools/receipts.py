@@ -82,3 +82,15 @@ def closed_outbound_future(target: str) -> "asyncio.Future[Receipt]":
     future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
     future.set_exception(ClusterError(f"the outbound into {target} is closed", Failure.FATAL))
     return future
+
+
+def refused_whole(count: int, failures: Sequence[MessageFailure]) -> Receipt:
+    """Return the receipt of a share of `count` messages that is refused as a whole (`OutboundSpec.whole_shares`).
+
+    `failures` are those of the messages that cannot be stored; the others get a failure that names the first of them.
+    """
+    first, by_index = failures[0], {failure.index: failure for failure in failures}
+    reason = f"message {first.index} of its batch cannot be stored, and the batch is stored whole or not at all: {first.reason}"
+    return Receipt(
+        [()] * count, [by_index.get(index) or MessageFailure(index, Failure.REFUSED, reason) for index in range(count)]
+    )

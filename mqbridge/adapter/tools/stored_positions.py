@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
 from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.reader import read
 from mqbridge.adapter.tools.packed_positions import PackedPositions
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import GapError
@@ -110,7 +111,7 @@ async def _positions(
     """
     while begin < end:
         try:
-            async with aclosing(cluster.read(topic, name, begin, end)) as batches:
+            async with aclosing(read(cluster, topic, name, begin, end)) as batches:
                 async for batch in batches:
                     begin = batch.next
                     for message in batch.messages:

@@ -15,6 +15,7 @@ from mqbridge.adapter.tools.receipts import ReceiptAggregator, closed_outbound_f
 from mqbridge.adapter.tools.stored_positions import last_stored
 from mqbridge.errors import ClusterError, Failure, RequestTimeout
 from mqbridge.mapping.bounded_cache import BoundedCache
+from mqbridge.mapping.sequences import position_of_sequence
 from mqbridge.message import Message, Partition, Position, Share
 from mqbridge.net.failing_sends import longest_failing
 from mqbridge.net.waiting_sends import Caller
@@ -36,7 +37,6 @@ from mqbridge.pulsar.mapping.request import (
     encode_restored,
     unreadable_failure,
 )
-from mqbridge.pulsar.mapping.sequences import position_of_sequence
 from mqbridge.pulsar.wire.compression import CODEC_NUMBERS
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb

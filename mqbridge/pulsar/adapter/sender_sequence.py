@@ -14,10 +14,10 @@ from typing import overload
 
 from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError
+from mqbridge.mapping.sequences import sequence_of
 from mqbridge.message import Message, Partition, Position, format_position
 from mqbridge.native import is_native
 from mqbridge.pulsar.mapping.request import EncodedEntry
-from mqbridge.pulsar.mapping.sequences import sequence_of
 
 _position_of_message = attrgetter("position")
 

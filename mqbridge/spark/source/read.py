@@ -9,6 +9,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.reader import read
 from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.message import Batch, Message, Partition, format_position
 from mqbridge.spark.arrow.rows import MAX_ROWS, RowBuilder
@@ -92,7 +93,7 @@ class RangeReader:
         while self._position < self._task.end:
             try:
                 async with self._connect() as cluster:
-                    async with aclosing(cluster.read(*self._task.key, self._position, self._task.end)) as batches:
+                    async with aclosing(read(cluster, *self._task.key, self._position, self._task.end)) as batches:
                         async for batch in batches:
                             self._advance(batch)
                             retry_timer.reset()

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
 from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.reader import read
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
 from mqbridge.errors import ClusterError, ConfigError, Failure, GapError
 from mqbridge.message import Position
@@ -72,7 +73,7 @@ async def sample_density(
     rows = size = 0
     sampled_from = sampled_until = begin
     try:
-        async with aclosing(cluster.read(*key, begin, until)) as batches:
+        async with aclosing(read(cluster, *key, begin, until)) as batches:
             async for batch in batches:
                 if not rows:
                     sampled_from = batch.first  # leading units without messages do not count
@@ -103,7 +104,7 @@ async def has_gap(cluster: Cluster, key: PartitionKey, begin: Position, end: Pos
     If not, there was no message between them, and the cluster reads on without a GapError.
     """
     try:
-        async with aclosing(cluster.read(*key, begin, end)) as batches:
+        async with aclosing(read(cluster, *key, begin, end)) as batches:
             async for _ in batches:
                 break
     except GapError:

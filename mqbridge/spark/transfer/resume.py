@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import Outbound
+from mqbridge.adapter.reader import read
 from mqbridge.adapter.tools.packed_positions import PackedPositions
 from mqbridge.adapter.tools.stored_positions import stored_from
 from mqbridge.delivery.target import Target
@@ -145,7 +146,7 @@ async def find_dead_letters(
     positions_of: dict[str, set[Position]] = {}
     for name in described.partitions if described else ():
         begin = max(bounds[name].first, (since or {}).get(name, ()))
-        async for batch in cluster.read(topic, name, begin, bounds[name].next):
+        async for batch in read(cluster, topic, name, begin, bounds[name].next):
             for letter in batch.messages:
                 position = position_of(letter.origin, prefix)
                 if position is not None and position >= first:

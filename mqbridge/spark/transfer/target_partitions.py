@@ -160,9 +160,13 @@ class CheckedOutbound:
         """Return the partition that the target system's own producers would choose for this key."""
         return self._outbound.partition_of(key)
 
-    async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
-        """Return the last position of the source that each partition stores. `since` limits the search, see `Outbound.resume`."""
-        return await self._outbound.resume(source, since)
+    async def resume(
+        self, source: Partition, since: Mapping[int, Position] | None = None, partitions: Collection[int] | None = None
+    ) -> Mapping[int, Position]:
+        """Return the last position of the source that each partition stores; see `Outbound.resume`."""
+        if partitions is None:
+            return await self._outbound.resume(source, since)
+        return await self._outbound.resume(source, since, partitions)
 
     async def close(self, deadline: float | None = None) -> None:
         """Close the wrapped outbound."""
@@ -189,7 +193,12 @@ class RefusingOutbound:
         """Return 0, the only partition."""
         return 0
 
-    async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:  # noqa: ARG002
+    async def resume(
+        self,
+        source: Partition,  # noqa: ARG002
+        since: Mapping[int, Position] | None = None,  # noqa: ARG002
+        partitions: Collection[int] | None = None,  # noqa: ARG002
+    ) -> Mapping[int, Position]:
         """Return no positions: nothing is stored."""
         return {}
 

@@ -64,12 +64,17 @@ class GroupMember(Protocol):
     """A member of a group: the part of an inbound that the broker calls."""
 
     topics: tuple[str, ...]
+    name: str
+    """The name that operators see."""
 
     def assign(self, topic: str, number: int, /) -> None:
         """Start to read a newly assigned partition."""
 
     def revoke(self, topic: str, number: int, /) -> None:
         """Stop reading a partition; do nothing if it is not assigned to this member."""
+
+    def keeps(self, topic: str, number: int, /) -> bool:
+        """Announce that the member is to give a partition up; True if it still waits for acknowledgements before it does."""
 
     def fail(self, error: ClusterError, /) -> None:
         """End the member with this error."""
@@ -171,8 +176,9 @@ class Broker:
             self.rebalance(group)
 
     def delete(self, topic: str) -> None:
-        """Delete a target topic; sends of open outbounds fail with TopicChanged."""
+        """Delete a topic with the progress of its groups; sends of open outbounds fail with TopicChanged."""
         del self.topics[topic]
+        self.progress = {key: progress for key, progress in self.progress.items() if key[1] != topic}
 
     def join(self, group: str, member: GroupMember) -> None:
         """Add a member to the group and rebalance."""
@@ -188,10 +194,10 @@ class Broker:
             self.rebalance(group)
 
     def assignments(self, group: str, topic: str) -> dict[str, list[int]]:
-        """Return the assigned partitions of a topic by member; members are named by the order in which they joined."""
+        """Return the assigned partitions of a topic by member: its name, and its number in the order in which they joined."""
         members = [member for member in self._members.get(group, ()) if topic in member.topics]
         return {
-            f"member-{index}": [
+            f"{member.name}-{index}": [
                 number for number in range(len(self.topics[topic])) if self._owners.get((group, topic, number)) is member
             ]
             for index, member in enumerate(members)
@@ -210,7 +216,7 @@ class Broker:
             for number in range(len(partitions) if members else 0):
                 key, new_owner = (group, topic, number), members[number % len(members)]
                 owner = self._owners.get(key)
-                if owner is not new_owner:
+                if owner is not new_owner and not (owner is not None and owner.keeps(topic, number)):
                     if owner is not None:
                         owner.revoke(topic, number)
                     self._owners[key] = new_owner

@@ -42,13 +42,13 @@ async def test_nothing_is_read_before_the_given_position(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, since: int, expected: dict[int, Position]
 ) -> None:
     begins: list[Position] = []
-    original = MemoryCluster.read
+    original = MemoryCluster.reader
 
-    def read(self: MemoryCluster, topic: str, partition: str, begin: Position, end: Position | None = None) -> Any:
+    async def reader(self: MemoryCluster, topic: str, partition: str, begin: Position, end: Position | None = None) -> Any:
         begins.append(begin)
-        return original(self, topic, partition, begin, end)
+        return await original(self, topic, partition, begin, end)
 
-    monkeypatch.setattr(MemoryCluster, "read", read)
+    monkeypatch.setattr(MemoryCluster, "reader", reader)
     assert await search(cluster, {0: (since,)}) == expected
     assert all(begin >= (since,) for begin in begins)
     assert await search(cluster, {1: (COUNT,)}) == {0: (3,)}  # a limit for another partition is ignored

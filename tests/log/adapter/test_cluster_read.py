@@ -4,6 +4,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.reader import read
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.message import Batch, Message, Share
@@ -20,7 +21,7 @@ async def test_a_part_of_a_row_counts_in_proportion_to_its_messages(tmp_path: Pa
         await outbound.close()
 
         async def sizes(begin: int, end: int) -> list[int]:
-            async with aclosing(cluster.read("t", "0", (begin,), (end,))) as batches:
+            async with aclosing(read(cluster, "t", "0", (begin,), (end,))) as batches:
                 return [batch.size async for batch in batches]
 
         (row_size,) = await sizes(0, 200)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mqbridge.adapter import reader
 from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError, GapError, MqbridgeError
@@ -165,7 +166,7 @@ class _Inspector:
         reading, offset = Reading(), first
         while offset < end and len(reading.gaps) < MAX_STEPS:
             try:
-                async for batch in self._cluster.read(topic_name(key[0]), str(key[1]), (offset,), (end,)):
+                async for batch in reader.read(self._cluster, topic_name(key[0]), str(key[1]), (offset,), (end,)):
                     _note(reading, batch)
                     offset = batch.next[0]
                 break

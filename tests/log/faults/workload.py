@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.reader import read
 from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import MqbridgeError
 from mqbridge.log.adapter.cluster import LogCluster
@@ -174,7 +175,7 @@ class Writer:
 async def read_range(cluster: LogCluster, topic: int, partition: int, begin: int, end: int) -> int:
     """Return the number of messages that `Cluster.read` yields from `begin` to before `end`. Raises ClusterError, GapError."""
     count = 0
-    async for batch in cluster.read(topic_name(topic), str(partition), (begin,), (end,)):
+    async for batch in read(cluster, topic_name(topic), str(partition), (begin,), (end,)):
         count += batch.count
     return count
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from mqbridge.adapter.reader import read
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store import file_guard
@@ -151,7 +152,7 @@ async def test_a_log_that_cannot_be_written_can_be_read(open_log: OpenLog, reque
     await cluster.close()
     request.getfixturevalue("read_only")
     cluster = await open_log()
-    assert [batch.count async for batch in cluster.read("t", "0", (0,), (3,))] == [3]
+    assert [batch.count async for batch in read(cluster, "t", "0", (0,), (3,))] == [3]
     with pytest.raises(ClusterError, match=r"readonly|read-only"):
         await cluster.create("u", 1)
 

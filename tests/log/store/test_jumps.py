@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqbridge.adapter.reader import read
 from mqbridge.errors import GapError
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store import jumps
@@ -94,7 +95,7 @@ FIRST, SECOND = RESTORED_JUMP + 2, 3 * RESTORED_JUMP + 3
 async def test_a_log_that_was_restored_more_than_once_is_read_through(open_log: OpenLog, tmp_path: Path) -> None:
     cluster = await restored_twice(open_log, tmp_path / "log.db")
     for begin, expected in ((0, [0, 1, 2, 3]), (2, [2, 3]), (FIRST, [2, 3]), (FIRST + 1, [3]), (2 * RESTORED_JUMP + 3, [3])):
-        batches = [batch async for batch in cluster.read("t", "0", (begin,), (SECOND + 1,))]
+        batches = [batch async for batch in read(cluster, "t", "0", (begin,), (SECOND + 1,))]
         assert [number for batch in batches for number in numbers(batch.messages)] == expected
         units = await cluster.measure("t", "0", (begin,), (SECOND + 1,))
         assert sum(each.count for each in units) == len(expected)
@@ -118,7 +119,7 @@ async def test_a_reader_inside_a_jump_gets_the_gap_and_a_small_range(open_log: O
     units = await cluster.measure("t", "0", (7,), (SECOND + 1,))
     assert [(each.first, each.count) for each in units] == [((7,), 1), ((FIRST,), 1), ((SECOND,), 1)]
     with pytest.raises(GapError, match="after the backup") as gap:
-        await anext(cluster.read("t", "0", (7,), (8,)))
+        await anext(read(cluster, "t", "0", (7,), (8,)))
     assert gap.value.resume == (FIRST,)
 
 
@@ -133,7 +134,7 @@ async def test_a_damaged_jump_counts_as_lost_messages(
     assert found.partitions[0].lost == [(2, FIRST)]
     cluster = await open_log()
     with pytest.raises(GapError, match="are lost: their batches are damaged") as gap:
-        await anext(cluster.read("t", "0", (2,), (3,)))
+        await anext(read(cluster, "t", "0", (2,), (3,)))
     assert gap.value.resume == (FIRST,)
     assert "1 rows of offsets that were left out are damaged" in caplog.text
     await cluster.close()
@@ -147,7 +148,7 @@ async def test_a_gap_before_a_jump_ends_where_the_jump_begins(open_log: OpenLog,
     change(path, "UPDATE batch SET crc = ~crc WHERE base = 0")
     cluster = await open_log()
     with pytest.raises(GapError, match="offsets 0 to 1 are lost") as gap:
-        await anext(cluster.read("t", "0", (0,), (1,)))
+        await anext(read(cluster, "t", "0", (0,), (1,)))
     assert gap.value.resume == (2,)
 
 
@@ -158,7 +159,7 @@ async def test_an_export_keeps_jumps(open_log: OpenLog, tmp_path: Path) -> None:
     assert (summary.messages, summary.missing, summary.notes) == (4, 0, [])
     cluster = await open_log(path=exported)
     tail = (await cluster.bounds("t"))["0"].next
-    batches = [batch async for batch in cluster.read("t", "0", (0,), tail)]
+    batches = [batch async for batch in read(cluster, "t", "0", (0,), tail)]
     assert [number for batch in batches for number in numbers(batch.messages)] == [0, 1, 2, 3]
 
 
@@ -177,7 +178,7 @@ async def test_an_export_keeps_a_loss_before_a_jump(open_log: OpenLog, tmp_path:
     cluster = await open_log(path=exported)
     assert (await cluster.bounds("t"))["0"].next > (9,)
     with pytest.raises(GapError, match="offsets 2 to 4 were acknowledged and are lost"):
-        await anext(cluster.read("t", "0", (2,), (9,)))
+        await anext(read(cluster, "t", "0", (2,), (9,)))
 
 
 async def test_a_backup_counts_messages_and_no_offsets_that_were_left_out(open_log: OpenLog, tmp_path: Path) -> None:

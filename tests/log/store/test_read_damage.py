@@ -11,6 +11,7 @@ import pytest
 
 from mqbridge.adapter.inbound import InboundSpec, Start
 from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.reader import read
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, GapError
 from mqbridge.log.adapter.cluster import LogCluster
@@ -235,7 +236,7 @@ async def test_bounds_are_rebuilt_from_intact_batches(
         assert (await cluster.bounds("t"))["0"].next == (tail,)
         receipt = await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(0, 1))))
         assert receipt.positions == [(tail,)]
-        batch = await anext(cluster.read("t", "0", (0,), (6,)))
+        batch = await anext(read(cluster, "t", "0", (0,), (6,)))
         assert numbers(batch.messages) == list(range(6))
         await cluster.close()
 

@@ -11,6 +11,7 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import Receipt
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError
+from mqbridge.mapping.sequences import sequence_of
 from mqbridge.message import Batch, Message, Partition, Position, Share
 from mqbridge.pulsar.adapter.batches import make_batch
 from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
@@ -18,7 +19,6 @@ from mqbridge.pulsar.adapter.outbound import PulsarOutbound
 from mqbridge.pulsar.adapter.range_reader import EMPTY_PARTITION
 from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.client.connection import handshake
-from mqbridge.pulsar.mapping.sequences import sequence_of
 from mqbridge.pulsar.mapping.stored import decode_plain
 from mqbridge.pulsar.wire.entry import Entry, decode_entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand

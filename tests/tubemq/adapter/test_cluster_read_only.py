@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from mqbridge.adapter.inbound import Inbound, InboundLane, InboundSpec
+from mqbridge.adapter.reader import read
 from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.tasks import cancel, spawn
@@ -67,7 +68,7 @@ async def test_read_only_partitions_have_bounds_and_can_be_read(
 ) -> None:
     store(model, 3, b"to be read")
     assert (await cluster.bounds("demo"))["1:3"].next == (STEP, 0)
-    async with aclosing(cluster.read("demo", "1:3", (0, 0), (STEP, 0))) as batches:
+    async with aclosing(read(cluster, "demo", "1:3", (0, 0), (STEP, 0))) as batches:
         assert [message.payload async for batch in batches for message in batch.messages] == [b"to be read"]
 
 
@@ -84,5 +85,5 @@ async def test_a_partition_that_accepts_messages_again_is_no_longer_read_only(
 
 async def test_reading_an_unlisted_partition_is_a_fatal_error(cluster: TubeMQ) -> None:
     with pytest.raises(ClusterError, match="no partition 1:7") as error:
-        await anext(cluster.read("demo", "1:7", (0, 0)))
+        await anext(read(cluster, "demo", "1:7", (0, 0)))
     assert error.value.failure is Failure.FATAL

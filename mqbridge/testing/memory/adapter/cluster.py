@@ -1,31 +1,38 @@
 """The memory system as a cluster: implements `mqbridge.adapter.cluster.Cluster` on a broker inside the process."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from mqbridge.adapter.cluster import Capabilities
 from mqbridge.adapter.inbound import Inbound, InboundSpec
+from mqbridge.adapter.numbering import OffsetNumbering
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.reader import READ_BYTES, PartitionReader
+from mqbridge.adapter.tools.sharing import check_sharing
 from mqbridge.adapter.tools.unit_ranges import unit_ranges_from_offsets
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
-from mqbridge.errors import ClusterError, ConfigError, Failure, GapError, Unreachable
-from mqbridge.message import Batch, Partition, Position
+from mqbridge.errors import ClusterError, ConfigError, Failure, Unreachable
+from mqbridge.message import Partition, Position
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.testing.memory.adapter.config import MemoryConfig
-from mqbridge.testing.memory.adapter.inbound import MemoryInbound, make_batch
+from mqbridge.testing.memory.adapter.inbound import MemoryInbound
 from mqbridge.testing.memory.adapter.operations import MemoryOperations
 from mqbridge.testing.memory.adapter.outbound import MemoryOutbound
+from mqbridge.testing.memory.adapter.reader import MemoryReader
 from mqbridge.testing.memory.broker import ADDRESS, StoredPartition, get_broker
 
 
 class MemoryCluster:
     """A client of a broker in this process; several clusters can share one broker."""
 
+    numbering = OffsetNumbering()
+
     def __init__(self, name: str, config: MemoryConfig) -> None:
         self.name, self.identity = name, config.identity
         self.capabilities = Capabilities(
             seek=True,
+            delete_topics=True,
+            max_message_bytes=config.max_message_bytes,
             empty_payload=config.empty_payload,
             growing_outbound=config.growing_outbound,
         )
@@ -85,11 +92,17 @@ class MemoryCluster:
         if self.broker.faults.create_error is not None:
             raise ClusterError(self.broker.faults.create_error, Failure.FATAL)
 
-    async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """Return the first and the next offset by partition."""
-        return {
-            str(number): Bounds((stored.first,), (stored.next,)) for number, stored in enumerate(self.existing_partitions(topic))
-        }
+    async def delete(self, topic: str) -> None:
+        """Delete the topic with its messages and the progress of its groups."""
+        self._require_connected()
+        if topic in self.broker.topics:
+            self.broker.delete(topic)
+
+    async def bounds(self, topic: str, partition: str | None = None) -> Mapping[str, Bounds]:
+        """Return the first, the next and the last offset by partition, or of one partition."""
+        if partition is not None:
+            return {partition: _bounds_of(self._existing_partition(topic, partition))}
+        return {str(number): _bounds_of(stored) for number, stored in enumerate(self.existing_partitions(topic))}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """Return by partition the offset below which the group has acknowledged everything; none without progress."""
@@ -101,32 +114,13 @@ class MemoryCluster:
             if (progress_group, progress_topic) == (group, topic)
         }
 
-    async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Yield the messages from `begin` to before `end` as batches, but not beyond the last message.
-
-        Without `end`, wait for new messages after the last one. Raises GapError if the next message to read was deleted.
-        """
-        stored = self.existing_partitions(topic)[int(partition)]
+    async def reader(
+        self, topic: str, partition: str, begin: Position, end: Position | None = None, *, max_bytes: int = READ_BYTES
+    ) -> PartitionReader:
+        """Open a reader. It holds no messages besides those that the broker stores, so `max_bytes` has no effect."""
+        stored = self._existing_partition(topic, partition)
         source = Partition(self.name, topic, partition, int(partition))
-        wake = asyncio.Event()
-        stored.readers.add(wake)
-        try:
-            (offset,) = begin
-            end_offset = None if end is None else end[0]
-            while end_offset is None or offset < min(end_offset, stored.next):
-                wake.clear()
-                if offset < stored.first:
-                    raise GapError(f"{source}: offsets {offset} to {stored.first - 1} were deleted", (stored.first,))
-                limit = stored.next if end_offset is None else min(end_offset, stored.next)
-                batch_end = min(offset + self._config.batch_messages, limit)
-                if batch_end > offset:
-                    messages = stored.messages[offset - stored.first : batch_end - stored.first]
-                    yield make_batch(source, messages, offset, batch_end)
-                    offset = batch_end
-                else:
-                    await wake.wait()
-        finally:
-            stored.readers.discard(wake)
+        return MemoryReader(stored, source, begin, end, self._config.batch_messages)
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
         """Return one unit range for these offsets: each unit, the smallest amount to split by, is one message."""
@@ -140,7 +134,8 @@ class MemoryCluster:
         return inbound
 
     async def check_inbound(self, spec: InboundSpec) -> None:
-        """Raise ClusterError if a topic is missing, or if the injected fault `join_error` is set."""
+        """Raise ClusterError if a topic is missing, if the injected fault `join_error` is set, or for another way to share."""
+        check_sharing(self, spec)
         for topic in spec.topics:
             self.existing_partitions(topic)
         if self.broker.faults.join_error is not None:
@@ -166,3 +161,15 @@ class MemoryCluster:
         if topic not in self.broker.topics:
             raise ClusterError(f"there is no topic {topic!r} in memory cluster {self.name!r}; create it", Failure.FATAL)
         return self.broker.topics[topic]
+
+    def _existing_partition(self, topic: str, partition: str) -> StoredPartition:
+        """Return a partition. Raises ClusterError if it does not exist."""
+        partitions = self.existing_partitions(topic)
+        if partition not in map(str, range(len(partitions))):
+            raise ClusterError(f"topic {topic!r} has no partition {partition}", Failure.FATAL)
+        return partitions[int(partition)]
+
+
+def _bounds_of(stored: StoredPartition) -> Bounds:
+    last = (stored.next - 1,) if stored.messages else None
+    return Bounds((stored.first,), (stored.next,), last=last)

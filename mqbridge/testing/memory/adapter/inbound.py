@@ -22,7 +22,7 @@ class MemoryInbound:
     """An inbound: one member of a consumer group."""
 
     def __init__(self, broker: Broker, cluster: str, config: MemoryConfig, spec: InboundSpec) -> None:
-        self.topics = spec.topics
+        self.topics, self.name = spec.topics, spec.member or "member"
         self.broker, self.config, self.spec = broker, config, spec
         self.individual_ack = config.individual_ack
         self._initial_partitions = {topic: self._count_initial_partitions(topic) for topic in spec.topics}
@@ -72,6 +72,16 @@ class MemoryInbound:
         if (lane := self._lanes.pop((topic, number), None)) is not None:
             lane.end()
 
+    def keeps(self, topic: str, number: int) -> bool:
+        """Announce to the lane that its partition is wanted; True until it is released, or `release_wait_s` has passed."""
+        lane, wait_s = self._lanes.get((topic, number)), self.spec.release_wait_s
+        if lane is None or not wait_s:
+            return False
+        if not lane.releasing.is_set():
+            lane.releasing.set()
+            asyncio.get_running_loop().call_later(wait_s, lane.give_up)
+        return True
+
     def fail(self, error: ClusterError) -> None:
         """End `lanes` with this error."""
         self._new_lanes.put_nowait(error)
@@ -88,6 +98,7 @@ class MemoryLane:
     def __init__(self, inbound: MemoryInbound, partition: Partition, progress: Progress) -> None:
         self.partition = partition
         self.revoked = asyncio.Event()
+        self.releasing = asyncio.Event()
         self._inbound, self._progress = inbound, progress
         self._read_ahead = ReadAheadAccount(inbound.read_budget, self.revoked)
         self._stored = inbound.broker.topics[partition.topic][partition.index]
@@ -130,6 +141,9 @@ class MemoryLane:
                 await asyncio.sleep(delay)
             if self.revoked.is_set():
                 raise LaneRevoked(f"partition {self.partition} was released, or may now belong to another member of the group")
+            if self.releasing.is_set():  # no more messages: the partition is given up soon
+                await self.revoked.wait()
+                continue
             if not self._redeliveries and self._next < self._stored.first:
                 first = self._stored.first
                 raise GapError(f"{self.partition}: offsets {self._next} to {first - 1} were deleted; seek to {first}", (first,))
@@ -181,14 +195,14 @@ class MemoryLane:
         indexes: Sequence[int] | None = None,
         receipt: Receipt | None = None,
     ) -> None:
-        """Mark a batch, or the messages at `indexes`, as acknowledged.
+        """Mark a batch, or the messages at `indexes`, as acknowledged: a `range(n)` without individual acknowledgement.
 
         Ignored after the lane has ended, and for batches of earlier runs that no longer count. `receipt` is not used.
         """
         if indexes is None:
             self._read_ahead.release_batch(batch.next)
         (first,) = batch.first
-        (end,) = batch.next
+        (end,) = batch.next if indexes is None or self._inbound.individual_ack else (first + len(indexes),)
         is_current_run = batch.handle == self._run
         if self.revoked.is_set() or not (is_current_run or (end <= self._run_start and not self._inbound.individual_ack)):
             return
@@ -211,7 +225,7 @@ class MemoryLane:
             return
         elif not self._inbound.individual_ack:
             if batch.handle == self._run or batch.first[0] <= self._run_start:
-                self._restart(batch.first[0])
+                self._restart(max(batch.first[0], min(self._progress.committed, batch.next[0])))
         elif batch.handle == self._run:
             self._redeliveries += self._unacknowledged_batches(batch)
             self._wake.set()
@@ -251,19 +265,34 @@ class MemoryLane:
         self._caught_up = False
         self._wake.set()
 
+    def give_up(self) -> None:
+        """Release the partition and assign it to the member that waits for it, unless the lane has ended."""
+        if not self.revoked.is_set():
+            self._release()
+            self._inbound.broker.rebalance(self._inbound.spec.group)
+
     def end(self) -> None:
         """End the lane and wake its reader."""
         self.revoked.set()
+        self.releasing.set()
         self._read_ahead.release()
         self._stored.readers.discard(self._wake)
         self._wake.set()
 
     async def release(self, deadline: float | None = None) -> None:
-        """Release the partition; it is assigned again when the group's members or partitions change."""
-        if not self.revoked.is_set():
-            topic, number = self.partition.topic, self.partition.index
-            self._inbound.revoke(topic, number)
-            self._inbound.broker.unassign(self._inbound.spec.group, topic, number)
+        """Release the partition; it is assigned again when the group's members or partitions change.
+
+        If another member waits for it, it is assigned to this member at once.
+        """
+        if self.releasing.is_set():
+            self.give_up()
+        elif not self.revoked.is_set():
+            self._release()
+
+    def _release(self) -> None:
+        topic, number = self.partition.topic, self.partition.index
+        self._inbound.revoke(topic, number)
+        self._inbound.broker.unassign(self._inbound.spec.group, topic, number)
 
 
 def make_batch(partition: Partition, messages: list[Message], first: int, end: int, run: int = 0) -> Batch:

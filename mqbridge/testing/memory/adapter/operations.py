@@ -61,6 +61,14 @@ class MemoryOperations:
         for name, (offset,) in positions.items():
             self._cluster.broker.progress[group, topic, int(name)] = Progress(offset)
 
+    async def delete_group(self, topic: str, group: str) -> None:
+        """Forget the group's offsets in the topic. Raises ClusterError while it has members."""
+        self._cluster.existing_partitions(topic)
+        if self._cluster.broker.assignments(group, topic):
+            raise ClusterError(f"group {group!r} has members in topic {topic!r}: stop them, then delete the group", Failure.FATAL)
+        for key in [key for key in self._cluster.broker.progress if key[:2] == (group, topic)]:
+            del self._cluster.broker.progress[key]
+
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
         """Raise ClusterError: a memory cluster stores no times."""
         raise ClusterError(

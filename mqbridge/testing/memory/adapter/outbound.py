@@ -12,6 +12,7 @@ from zlib import crc32
 from mqbridge.adapter.outbound import OutboundSpec, SendFailure
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.adapter.tools.deadlines import seconds_until
+from mqbridge.adapter.tools.receipts import refused_whole
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, TopicChanged
 from mqbridge.message import Message, Partition, Position, Share, format_position, next_origin, origin_prefix, position_of
 from mqbridge.net.backoff import Backoff
@@ -116,14 +117,19 @@ class MemoryOutbound:
         """Return the CRC32 of the key modulo the number of partitions."""
         return crc32(key) % self.partitions
 
-    async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
+    async def resume(
+        self, source: Partition, since: Mapping[int, Position] | None = None, partitions: Collection[int] | None = None
+    ) -> Mapping[int, Position]:
         """Return the last position of `source` stored in each partition, by index, from the origins of the stored messages.
 
         `since` has the position in each target partition, by index, from which its messages are searched; without one, all are.
+        With `partitions`, only these are searched.
         """
         last_positions: dict[int, Position] = {}
         prefix = origin_prefix(source, self._spec.writer)
         for number, stored in enumerate(self._partitions):
+            if partitions is not None and number not in partitions:
+                continue
             (begin,) = (since or {}).get(number, (stored.first,))
             messages = stored.messages[max(0, begin - stored.first) :]
             positions = [position for m in messages if (position := position_of(m.origin, prefix)) is not None]
@@ -202,6 +208,8 @@ class MemoryOutbound:
         accepted: list[Message] = []
         for index, message in enumerate(messages):
             if (reason := self._refusal_reason(message)) is not None:
+                if self._spec.whole_shares:
+                    return refused_whole(len(messages), [MessageFailure(index, Failure.REFUSED, reason)])
                 failures.append(MessageFailure(index, Failure.REFUSED, reason))
                 continue
             stamp = None if origin_prefix is None else origin_prefix + format_position(message.position)

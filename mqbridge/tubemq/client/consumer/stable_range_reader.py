@@ -24,7 +24,7 @@ CELL_ENTRIES = 32_768
 
 At the end of a cell, some data is fetched twice: the part of the last pack that is after the cell's end, half a pack on average,
 and one more pack, whose first message shows where to cut the last pack. Cells are large enough that this costs little, and small
-enough that an index in a cell has 15 bits (see `mqbridge.pulsar.mapping.sequences`).
+enough that an index in a cell has 15 bits (see `mqbridge.mapping.sequences`).
 """
 
 

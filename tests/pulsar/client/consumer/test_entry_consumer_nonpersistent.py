@@ -7,10 +7,10 @@ import time
 import pytest
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.mapping.sequences import position_of_sequence, sequence_of
 from mqbridge.pulsar.client.consumer.arrival_ids import ENTRY_BITS, ArrivalIds
 from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
 from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
-from mqbridge.pulsar.mapping.sequences import position_of_sequence, sequence_of
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.entry import ENTRY_BYTES, Entry
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb

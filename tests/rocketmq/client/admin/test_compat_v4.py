@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.reader import read
 from mqbridge.errors import Failure, RemoteProtocolError, ServerRefused
 from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.adapter.cluster import RocketMQ as RocketMQCluster
@@ -78,7 +79,7 @@ async def test_a_time_is_found_exactly(rocketmq_old: RocketMQ, client: ClusterCl
     [name] = (await cluster.bounds(topic)).keys()
     async with (
         asyncio.timeout(SERVER_PATIENCE_S),
-        aclosing(cluster.read(topic, name, (0,), (await client.positions.next(queue),))) as found,
+        aclosing(read(cluster, topic, name, (0,), (await client.positions.next(queue),))) as found,
     ):
         async for batch in found:
             stored += [message.publish_time or 0 for message in batch.messages]
@@ -136,7 +137,7 @@ async def test_a_delayed_message_uses_a_level_and_keeps_its_delivery_time(rocket
 
 async def first_of(cluster: Cluster, topic: str) -> Message:
     name = next(iter(await cluster.bounds(topic)))
-    async with asyncio.timeout(SERVER_PATIENCE_S), aclosing(cluster.read(topic, name, (0,))) as found:
+    async with asyncio.timeout(SERVER_PATIENCE_S), aclosing(read(cluster, topic, name, (0,))) as found:
         return (await anext(found)).messages[0]
 
 

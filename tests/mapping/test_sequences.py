@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.mapping.sequences import position_of_sequence, sequence_of
 from mqbridge.message import Position
-from mqbridge.pulsar.mapping.sequences import position_of_sequence, sequence_of
 
 MOST = (1 << 63) - 1
 

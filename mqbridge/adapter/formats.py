@@ -1,0 +1,55 @@
+"""Formats of units: what a system stores and delivers as one, as bytes that can be stored elsewhere as they are.
+
+A unit that passes through another system unchanged keeps all that no `Message` can hold: the boundaries of batches, compression,
+encryption, chunks, the names and numbers of producers. The name of a format is that of its system and of the unit, such as
+`pulsar.entry`, so that a reader finds the adapter which can decode it.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from mqbridge.message import NO_SOURCE, Batch, Message, Partition, Position, Unit
+
+
+class UnitFormat(Protocol):
+    """A format of units. Adapters register theirs (`Adapter.formats`)."""
+
+    name: str
+
+    def decode(self, unit: Unit, positions: Sequence[Position]) -> Sequence[Message]:
+        """Return the messages of the unit, `unit.message_count` of them, with these positions; raises nothing.
+
+        A message that cannot be decoded has a defect: damaged bytes, encryption, a chunk of a larger message.
+        """
+
+
+def message_positions(unit: Unit) -> list[Position]:
+    """Return the positions of the unit's messages: the last component of `unit.position` counts them. All () if it has none."""
+    if not unit.position:
+        return [()] * unit.message_count
+    *leading, first = unit.position
+    return [(*leading, first + index) for index in range(unit.message_count)]
+
+
+def batch_of_units(unit_format: UnitFormat, units: Sequence[Unit], source: Partition = NO_SOURCE) -> Batch:
+    """Make a batch of one or more units, to store them.
+
+    With a `source`, the units have positions there, and `Outbound.resume` finds them again (see `OutboundSpec.sender`). `next` is
+    the position of the last message, because the one after it is unknown.
+    """
+
+    def decode() -> list[Message]:
+        return [message for unit in units for message in unit_format.decode(unit, message_positions(unit))]
+
+    size = sum(len(unit.data) for unit in units)
+    return Batch(
+        source,
+        decode,
+        count=sum(unit.message_count for unit in units),
+        size=size,
+        first=units[0].position,
+        next=message_positions(units[-1])[-1],
+        format=unit_format.name,
+        units=lambda: units,
+        published_ms=units[0].published_ms,
+    )
