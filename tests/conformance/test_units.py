@@ -73,8 +73,6 @@ async def test_units_are_delivered_as_they_were_stored(arena: Arena, cluster: Cl
         found = units_of(batches)
         stored = SAMPLES[name]()
         assert [(unit.data, unit.message_count) for unit in found] == [(unit.data, unit.message_count) for unit in stored]
-            (unit.data, unit.message_count) for unit in SAMPLES[name]()
-        ]
         messages = [message for batch in batches for message in batch.messages]
         assert [content(message) for message in messages] == [content(message) for message in sent]
         assert [unit.position for unit in found] == [

@@ -1,7 +1,7 @@
 """The pump moves complete ranges as the gateway moves lanes, and new topics are deferred until their targets exist."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from mqbridge.spark.ranges.rows import RangeRow
 from mqbridge.spark.transfer.spec import Replay, TargetsSpec
 from mqbridge.testing.memory.adapter.cluster import MemoryCluster
 from mqbridge.testing.memory.adapter.config import MemoryConfig
+from mqbridge.testing.memory.adapter.reader import MemoryReader
 from mqbridge.testing.memory.broker import delete_broker
 from tests.spark.transfer.flaky import run_in_virtual_time
 
@@ -122,7 +123,7 @@ async def test_a_range_whose_messages_are_deleted_is_a_gap() -> None:
     assert setup.stored("copy_a") == [payloads(0, 20)]
 
 
-def test_a_task_holds_at_most_the_in_flight_bytes_of_its_route() -> None:
+def test_a_task_holds_at_most_the_in_flight_bytes_of_its_route(monkeypatch: pytest.MonkeyPatch) -> None:
     """The target confirms nothing for a while: the task then stops reading, however many ranges it moves."""
 
     async def run() -> None:
@@ -132,15 +133,15 @@ def test_a_task_holds_at_most_the_in_flight_bytes_of_its_route() -> None:
         await prepare_targets([setup.route], setup.clusters)
         source, target = setup.clusters["there"], setup.clusters["here"]
         read_bytes = 0
-        read = source.read
+        receive = MemoryReader.receive
 
-        async def counted(*arguments: Any) -> AsyncGenerator[Batch, None]:
+        async def counted(reader: MemoryReader) -> Batch | None:
             nonlocal read_bytes
-            async for batch in read(*arguments):
-                read_bytes += batch.size
-                yield batch
+            batch = await receive(reader)
+            read_bytes += 0 if batch is None else batch.size
+            return batch
 
-        source.read = counted  # type: ignore[method-assign, assignment]
+        monkeypatch.setattr(MemoryReader, "receive", counted)
         target.broker.faults.hold_receipts = True
         rows = [row(partition, 0, count) for partition in range(ranges)]
         moving = spawn(setup.pump().move(rows, setup.find), "moving", log_errors=False)
