@@ -131,7 +131,7 @@ def test_a_task_holds_at_most_the_in_flight_bytes_of_its_route(monkeypatch: pyte
         setup = RouteSetup(delivery={"in_flight_bytes": limit})
         await setup.fill("eu_a", ranges, count, Message(bytes(size)))
         await prepare_targets([setup.route], setup.clusters)
-        source, target = setup.clusters["there"], setup.clusters["here"]
+        target = setup.clusters["here"]
         read_bytes = 0
         receive = MemoryReader.receive
 
