@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
@@ -12,10 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mqbridge.adapter.cluster import Capabilities
 from mqbridge.adapter.inbound import InboundSpec, Start
+from mqbridge.adapter.names import NameRule
+from mqbridge.adapter.numbering import OffsetNumbering
 from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.reader import READ_BYTES
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.adapter.registry import Adapter, ClusterModel
-from mqbridge.adapter.tools.receipts import closed_outbound_future
+from mqbridge.adapter.tools.receipts import closed_outbound_future, refused_whole
+from mqbridge.adapter.tools.sharing import check_sharing
 from mqbridge.adapter.tools.stored_positions import last_stored
 from mqbridge.adapter.tools.unit_ranges import unit_ranges_from_offsets
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
@@ -23,16 +27,19 @@ from mqbridge.errors import ClusterError, ConfigError, Failure, LaneRevoked, Map
 from mqbridge.message import Batch, Partition, Position, Share
 from mqbridge.net.budget import Budget
 from mqbridge.net.read_ahead import ReadAheadAccount
-from mqbridge_files.records import TABLE, decode, encode, preview
+from mqbridge_files.reader import BATCH_LINES, POLL_S, FilesReader, read_batch
+from mqbridge_files.records import TABLE, encode, preview
 from mqbridge_files.storage import Folder, Group, Key, PartitionFile, open_folder
 
 log = logging.getLogger(__name__)
 
-BATCH_LINES = 500
-"""Maximum number of lines in a batch."""
-POLL_S = 0.05
-"""Interval at which a reader at the end looks for new lines, which other processes may write."""
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+NAMES = NameRule(
+    re.compile(r"[A-Za-z0-9_-]"),
+    re.compile(r"[A-Za-z0-9._-]"),
+    200,
+    "use 1 to 200 letters, digits, . _ -, no . first",
+)
+"""Names of topics and groups: they are names of files, too."""
 
 
 class FilesConfig(ClusterModel):
@@ -60,7 +67,8 @@ class NoOptions(BaseModel):
 class FilesCluster:
     """Client of one folder."""
 
-    capabilities = Capabilities()
+    capabilities = Capabilities(delete_topics=True, topic_name=NAMES, group_name=NAMES)
+    numbering = OffsetNumbering()
     operations = None
     """Optional operations for commands about groups. `topics`, `consume`, `explain` and `peek --first` do not need them."""
 
@@ -90,7 +98,7 @@ class FilesCluster:
 
     async def describe(self, topic: str) -> Topic | None:
         """Return the topic and its partitions, or None if it does not exist."""
-        files = self.folder.partitions(topic) if _NAME.fullmatch(topic) else []
+        files = self.folder.partitions(topic) if NAMES.problem(topic) is None else []
         return Topic(topic, tuple(map(str, range(len(files))))) if files else None
 
     async def create(self, topic: str, partitions: int) -> None:
@@ -105,12 +113,21 @@ class FilesCluster:
 
     async def check_create(self, topic: str, partitions: int) -> None:
         """Check the topic name and the number of partitions. Raises ConfigError."""
-        if not _NAME.fullmatch(topic) or partitions < 1:
-            raise ConfigError(f"topic {topic!r} cannot be created", hint="Use letters, digits, . _ - and at least one partition")
+        problem = NAMES.problem(topic) if partitions > 0 else "it needs at least one partition"
+        if problem is not None:
+            raise ConfigError(
+                f"topic {topic!r} cannot be created: {problem}", hint="Change the name, or the number of partitions"
+            )
 
-    async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """Return the first and the next line number of each partition."""
-        return {str(number): Bounds((0,), (file.count,)) for number, file in enumerate(self._existing(topic))}
+    async def delete(self, topic: str) -> None:
+        """Remove the topic's folder, and what groups have committed in it."""
+        if NAMES.problem(topic) is None:
+            self.folder.delete(topic)
+
+    async def bounds(self, topic: str, partition: str | None = None) -> Mapping[str, Bounds]:
+        """Return the first, the next and the last line number of each partition, or of one."""
+        names = list(map(str, range(len(self._existing(topic))))) if partition is None else [partition]
+        return {name: _bounds_of(self._existing_partition(topic, name)) for name in names}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """Return the committed offsets of a group in a topic."""
@@ -119,22 +136,12 @@ class FilesCluster:
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Yield the lines of a partition from `begin` to `end` (exclusive); without `end` wait for new lines forever."""
-        files = self._existing(topic)
-        if partition not in map(str, range(len(files))):
-            raise ClusterError(f"topic {topic!r} has no partition {partition}", Failure.FATAL)
-        source = Partition(self.name, topic, partition, int(partition))
-        (line,) = begin
-        while end is None or line < end[0]:
-            batch = read_batch(files[int(partition)], source, line, BATCH_LINES if end is None else end[0] - line)
-            if batch is not None:
-                yield batch
-                line += batch.count
-            elif end is None:
-                await asyncio.sleep(POLL_S)
-            else:
-                return
+    async def reader(
+        self, topic: str, partition: str, begin: Position, end: Position | None = None, *, max_bytes: int = READ_BYTES
+    ) -> FilesReader:
+        """Open a reader of one partition. It reads no lines before they are received, so it holds no bytes."""
+        file = self._existing_partition(topic, partition)
+        return FilesReader(file, Partition(self.name, topic, partition, int(partition)), begin, end)
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
         """Return the range between two positions as a range of lines, the units of this system."""
@@ -146,7 +153,8 @@ class FilesCluster:
         return FilesInbound(self, self._group(spec.group), spec)
 
     async def check_inbound(self, spec: InboundSpec) -> None:
-        """Check that the topics exist. Any valid name can be used as a group."""
+        """Check that the topics exist, and how the group shares partitions. Any valid name can be used as a group."""
+        check_sharing(self, spec)
         for topic in spec.topics:
             self._existing(topic)
 
@@ -160,39 +168,27 @@ class FilesCluster:
 
     def _existing(self, topic: str) -> list[PartitionFile]:
         """Return the partitions of a topic. Raises ClusterError if it does not exist."""
-        files = self.folder.partitions(topic) if _NAME.fullmatch(topic) else []
+        files = self.folder.partitions(topic) if NAMES.problem(topic) is None else []
         if not files:
             raise ClusterError(f"topic {topic!r} does not exist in {self._config.path}; create it", Failure.FATAL)
         return files
 
+    def _existing_partition(self, topic: str, partition: str) -> PartitionFile:
+        """Return one partition of a topic. Raises ClusterError if it does not exist."""
+        files = self._existing(topic)
+        if partition not in map(str, range(len(files))):
+            raise ClusterError(f"topic {topic!r} has no partition {partition}", Failure.FATAL)
+        return files[int(partition)]
+
     def _group(self, name: str) -> Group:
-        if not _NAME.fullmatch(name):
-            raise ClusterError(f"{name!r} is not a valid group name; use letters, digits, . _ -", Failure.FATAL)
+        if (problem := NAMES.problem(name)) is not None:
+            raise ClusterError(f"{name!r} is not a valid group name: {problem}", Failure.FATAL)
         return self.folder.group(name)
 
 
-def read_batch(file: PartitionFile, source: Partition, first: int, max_lines: int, run: int = 0) -> Batch | None:
-    """Read up to `max_lines` lines from the line `first` as a batch; return None if there are no lines yet.
-
-    The lines are decoded on the first access to the messages. Raises ClusterError, which is retried, if the file cannot be read.
-    """
-    try:
-        lines = file.lines(first, min(max_lines, BATCH_LINES))
-    except OSError as error:
-        raise ClusterError(f"{source} cannot be read: {error}") from error
-    if not lines:
-        return None
-    return Batch(
-        source,
-        lambda: [decode(line, (first + index,)) for index, line in enumerate(lines)],
-        count=len(lines),
-        size=sum(map(len, lines)),
-        first=(first,),
-        next=(first + len(lines),),
-        format="files.lines",
-        data=lines,
-        handle=run,
-    )
+def _bounds_of(file: PartitionFile) -> Bounds:
+    count = file.count
+    return Bounds((0,), (count,), last=(count - 1,) if count else None)
 
 
 class FilesInbound:
@@ -280,21 +276,23 @@ class FilesLane:
         raise LaneRevoked(f"{self.partition} was revoked or released")
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
-        """Commit the end of the batch: everything before it is stored."""
-        self._read_ahead.release_batch(batch.next)
+        """Commit the end of the batch, or the position of message n of it, if `indexes` is `range(n)`."""
+        if indexes is None:
+            self._read_ahead.release_batch(batch.next)
+        end = batch.next[0] if indexes is None else batch.first[0] + len(indexes)
         if self._counts(batch):
             try:
-                self._group.commit(self._key, max(batch.next[0], self._group.offsets[self._key]))
+                self._group.commit(self._key, max(end, self._group.offsets[self._key]))
             except OSError as error:
                 log.warning("%s: the offset cannot be written, retrying with the next acknowledgement: %s", self.partition, error)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Move back to the beginning of the batch, after the delay."""
+        """Move back to the first line of the batch that is not acknowledged, after the delay."""
         self._read_ahead.release_batch(batch.next)
         if delay_s:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
         elif self._counts(batch):
-            self._next = self._run_begin = batch.first[0]
+            self._next = self._run_begin = max(batch.first[0], min(self._group.offsets[self._key], batch.next[0]))
             self._run += 1
 
     def _counts(self, batch: Batch) -> bool:
@@ -337,6 +335,9 @@ class FilesOutbound:
                 lines[index] = encode(message, origin)
             except MappingError as error:
                 failures.append(MessageFailure(index, Failure.REFUSED, str(error)))
+        if failures and self._spec.whole_shares:
+            future.set_result(refused_whole(share.count, failures))
+            return future
         try:
             first = self._files[partition].append(list(lines.values()))
         except OSError as error:
@@ -355,10 +356,12 @@ class FilesOutbound:
         """Return the partition of a key: its CRC32 modulo the number of partitions."""
         return crc32(key) % self.partitions
 
-    async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
+    async def resume(
+        self, source: Partition, since: Mapping[int, Position] | None = None, partitions: Collection[int] | None = None
+    ) -> Mapping[int, Position]:
         """Return the last position of `source` that each partition has stored, from the origins of the stored messages."""
-        partitions = {index: str(index) for index in range(self.partitions)}
-        return await last_stored(self._cluster, self._spec.topic, partitions, source, since, self._spec.writer)
+        names = {index: str(index) for index in (range(self.partitions) if partitions is None else partitions)}
+        return await last_stored(self._cluster, self._spec.topic, names, source, since, self._spec.writer)
 
     async def close(self, deadline: float | None = None) -> None:
         """Close the outbound. No send is in flight."""

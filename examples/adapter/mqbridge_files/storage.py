@@ -5,6 +5,7 @@ File access is local and short, so the methods simply block. The methods of a ne
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -86,8 +87,19 @@ class Group:
             self.offsets = {(topic, number): line for topic, number, line in json.loads(path.read_text())}
 
     def commit(self, key: Key, line: int) -> None:
-        """Store `line` as the next line to read. The file of the group is replaced at once and atomically."""
+        """Store `line` as the next line to read."""
         self.offsets[key] = line
+        self._write()
+
+    def forget(self, topic: str) -> None:
+        """Delete the offsets in a topic, and revoke its partitions."""
+        for key in [key for key in self._lanes if key[0] == topic]:
+            self._lanes.pop(key).revoke()
+        self.offsets = {key: line for key, line in self.offsets.items() if key[0] != topic}
+        self._write()
+
+    def _write(self) -> None:
+        """Replace the file of the group, at once and atomically."""
         self._path.parent.mkdir(exist_ok=True)
         new = self._path.with_suffix(".new")
         new.write_text(json.dumps([(*key, line) for key, line in sorted(self.offsets.items())]))
@@ -147,6 +159,13 @@ class Folder:
         (self.path / topic).mkdir(parents=True, exist_ok=True)
         for number in range(partitions):
             (self.path / topic / f"{number}.jsonl").touch()
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic, and what the groups have committed in it."""
+        self._partitions = {key: file for key, file in self._partitions.items() if key[0] != topic}
+        for group in self.groups.values():
+            group.forget(topic)
+        shutil.rmtree(self.path / topic, ignore_errors=True)
 
     def group(self, name: str) -> Group:
         """Return a group. A new group has no offsets."""
