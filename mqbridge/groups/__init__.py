@@ -1,0 +1,1 @@
+"""What consumer groups have acknowledged behind a prefix, kept durably for listeners."""

@@ -1,0 +1,167 @@
+"""Stores what groups have acknowledged, in an SQLite file: one flush for all partitions of all groups.
+
+A partition that has changed registers a function that returns its state; a flush calls all of them and writes their states in one
+transaction, in a thread. A failed flush is repeated until the store is closed. A crash loses what was acknowledged since the last
+flush: those messages are delivered again.
+"""
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from mqbridge.adapter.tools.deadlines import resolve_deadline, seconds_until
+from mqbridge.errors import ConfigError
+from mqbridge.groups.acknowledged import Acknowledged
+from mqbridge.net.tasks import spawn
+
+log = logging.getLogger(__name__)
+
+FLUSH_S = 0.1
+"""Time for which changes are collected before they are written."""
+RETRY_S = 1.0
+"""Pause after a failed flush."""
+CLOSE_RETRY_S = 0.05
+"""Pause after a failed flush while the store is closed: there may be little time left."""
+BUSY_TIMEOUT_S = 1.0
+"""How long one flush waits for another process that has the file locked."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS acknowledged (
+    listener TEXT, cluster TEXT, topic TEXT, partition TEXT, grp TEXT, state BLOB NOT NULL,
+    PRIMARY KEY (listener, cluster, topic, partition, grp)
+) WITHOUT ROWID
+"""
+
+
+class GroupKey(NamedTuple):
+    """A partition of a group of a listener."""
+
+    listener: str
+    cluster: str
+    topic: str
+    partition: str
+    group: str
+
+
+class GroupStore:
+    """The states of all groups; read once, when the file is opened, and kept in memory."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, or create it. Raises ConfigError if it cannot be used."""
+        self._path = path
+        try:
+            self._db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                self._db.executescript(_SCHEMA)
+                rows = self._db.execute("SELECT listener, cluster, topic, partition, grp, state FROM acknowledged").fetchall()
+                self._states = {GroupKey(*key): Acknowledged.decode(state) for *key, state in rows}
+            except BaseException:
+                self._db.close()
+                raise
+        except (sqlite3.Error, ValueError) as error:
+            raise ConfigError(
+                f"the state file {path} cannot be used: {error}", path="state", hint="Give `state` a path that can be written"
+            ) from error
+        self._changed: dict[GroupKey, Callable[[], Acknowledged] | None] = {}
+        """Partitions whose state has changed, with the function that returns it; None: it is deleted."""
+        self._flush_task: asyncio.Task[None] | None = None
+        self._db_lock = threading.Lock()
+        """Held by the thread that uses the connection."""
+        self._has_failed = False
+        self._closed = False
+
+    def load(self, key: GroupKey) -> Acknowledged | None:
+        """Return the state of a partition; None if nothing is known of it."""
+        changed = self._changed.get(key, self)
+        if changed is self:
+            return self._states.get(key)
+        return None if changed is None else changed()  # type: ignore[operator]
+
+    def groups(self, listener: str, cluster: str, topic: str) -> list[str]:
+        """Return the names of the groups that have a state in a topic."""
+        known = [key for key in self._states if self._changed.get(key, self) is not None]
+        known += [key for key, state in self._changed.items() if state is not None]
+        return sorted({key.group for key in known if key[:3] == (listener, cluster, topic)})
+
+    def record(self, key: GroupKey, state: Callable[[], Acknowledged]) -> None:
+        """Write the state that this function returns, within FLUSH_S; the function is called then."""
+        self._changed[key] = state
+        self._schedule(FLUSH_S)
+
+    def delete(self, key: GroupKey) -> None:
+        """Delete the state of a partition."""
+        self._changed[key] = None
+        self._schedule(FLUSH_S)
+
+    async def close(self, deadline: float | None = None) -> None:
+        """Write what has changed, trying until the deadline (loop time; None: CLOSE_S (30 s) from now), and close the file."""
+        if self._closed:
+            return
+        self._closed, deadline = True, resolve_deadline(deadline)
+        if self._flush_task is not None:
+            await asyncio.wait([self._flush_task], timeout=seconds_until(deadline))
+        while self._changed:
+            if await self._flush() or not seconds_until(deadline):
+                break
+            await asyncio.sleep(min(CLOSE_RETRY_S, seconds_until(deadline)))
+        if self._changed:
+            text = "the state file %s could not be written: %d partitions of groups will deliver messages again"
+            log.error(text, self._path, len(self._changed))
+        await asyncio.to_thread(self._close)
+
+    def _schedule(self, delay_s: float) -> None:
+        if self._flush_task is None and not self._closed:
+            self._flush_task = spawn(self._flush_later(delay_s), "flush of acknowledged messages")
+
+    async def _flush_later(self, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        is_written = await self._flush()
+        self._flush_task = None
+        if self._changed:
+            self._schedule(FLUSH_S if is_written else RETRY_S)
+
+    async def _flush(self) -> bool:
+        """Write all changes in one transaction; return False after a failure, which keeps those that have not changed again."""
+        changed, self._changed = self._changed, {}
+        states = {key: None if state is None else state() for key, state in changed.items()}
+        for key, state in states.items():
+            if state is None:
+                self._states.pop(key, None)
+            else:
+                self._states[key] = state
+        encoded = {key: None if state is None else state.encode() for key, state in states.items()}
+        try:
+            await asyncio.shield(asyncio.to_thread(self._write, encoded))
+        except sqlite3.Error as error:
+            if not self._has_failed:
+                log.error("the state file %s cannot be written, which is tried again: %s", self._path, error)  # noqa: TRY400 - expected
+            self._has_failed = True
+            self._changed = changed | self._changed
+            return False
+        except asyncio.CancelledError:
+            self._changed = changed | self._changed  # it may have been written; a second time does no harm
+            raise
+        if self._has_failed:
+            log.warning("the state file %s can be written again", self._path)
+        self._has_failed = False
+        return True
+
+    def _write(self, states: Mapping[GroupKey, bytes | None]) -> None:
+        with self._db_lock, self._db:
+            self._db.executemany(
+                "INSERT OR REPLACE INTO acknowledged VALUES (?, ?, ?, ?, ?, ?)",
+                [(*key, state) for key, state in states.items() if state is not None],
+            )
+            self._db.executemany(
+                "DELETE FROM acknowledged WHERE (listener, cluster, topic, partition, grp) = (?, ?, ?, ?, ?)",
+                [key for key, state in states.items() if state is None],
+            )
+
+    def _close(self) -> None:
+        with self._db_lock:
+            self._db.close()

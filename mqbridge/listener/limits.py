@@ -1,0 +1,40 @@
+"""Limits of a listener that its feeds share."""
+
+from collections.abc import Callable
+
+GROUP_SHARE = 4
+"""A feed holds at most this fraction (1/GROUP_SHARE) of the unacknowledged bytes of its listener."""
+READ_BYTES = 128 << 10
+"""Maximum bytes of the batch that a feed reads at once. A feed that holds nothing may read a batch even if the limit of the
+listener is reached: so stuck consumers of some groups do not stop the others, and each feed holds at most one batch beyond it."""
+
+
+class UnacknowledgedBytes:
+    """Counts the bytes that all feeds of a listener hold because they are not acknowledged."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit` is in bytes."""
+        self.limit = limit
+        self.used = 0
+        self._waiting: dict[Callable[[], None], None] = {}
+        """Functions of feeds that wait for room, in the order of their calls; each is called once."""
+
+    def may_read(self, own: int) -> bool:
+        """Return True if a feed that holds `own` bytes may read another batch now."""
+        return not own or (own < self.limit // GROUP_SHARE and self.used < self.limit)
+
+    def wait(self, wake: Callable[[], None]) -> None:
+        """Call `wake` once when bytes were released."""
+        self._waiting[wake] = None
+
+    def add(self, size: int) -> None:
+        """Count bytes that a feed has read."""
+        self.used += size
+
+    def release(self, size: int) -> None:
+        """Count bytes that are acknowledged, and wake the feeds that wait."""
+        self.used -= size
+        if self._waiting and self.used < self.limit:
+            waiting, self._waiting = self._waiting, {}
+            for wake in waiting:
+                wake()

@@ -1,0 +1,143 @@
+"""Where a feed reads one partition of one group: a lane of a membership, or a reader whose group the gateway keeps itself."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from mqbridge.adapter.inbound import InboundLane
+from mqbridge.adapter.reader import PartitionReader
+from mqbridge.errors import ClusterError, Failure, LaneRevoked
+from mqbridge.message import Batch, Partition, Position
+from mqbridge.net.backoff import Backoff
+
+log = logging.getLogger(__name__)
+
+
+class FeedSource(Protocol):
+    """One partition of a group, in order."""
+
+    partition: Partition
+    is_individual: bool
+    """True if messages are acknowledged one by one, and what is acknowledged is never delivered again."""
+    lost: asyncio.Event
+    """Set when the partition does not belong to this gateway any more."""
+
+    @property
+    def caught_up(self) -> bool:
+        """True if the source had no more messages at the last look."""
+
+    async def receive(self) -> Batch:
+        """Wait for the next batch; cancelling loses none. Raises LaneRevoked, GapError, ClusterError."""
+
+    def acknowledge(self, batch: Batch, count: int) -> None:
+        """Acknowledge the first `count` messages of the batch, and all batches before it (not if `is_individual`)."""
+
+    def acknowledge_some(self, batch: Batch, indexes: Sequence[int], *, is_last: bool) -> None:
+        """Acknowledge these messages of the batch (if `is_individual`); `is_last`: all of its messages are acknowledged now."""
+
+    async def seek(self, position: Position) -> None:
+        """Continue at this position. Raises LaneRevoked, ClusterError."""
+
+    async def release(self, deadline: float | None = None) -> None:
+        """End the source; messages that are not acknowledged are delivered again later."""
+
+
+class LaneSource:
+    """A lane: the group is one of the backing cluster, which keeps its position."""
+
+    def __init__(self, lane: InboundLane, *, individual_ack: bool) -> None:
+        self._lane = lane
+        self.partition, self.lost = lane.partition, lane.revoked
+        self.is_individual = individual_ack
+
+    @property
+    def caught_up(self) -> bool:
+        """See `InboundLane.caught_up`."""
+        return self._lane.caught_up
+
+    async def receive(self) -> Batch:
+        """Receive the lane's next batch."""
+        return await self._lane.receive()
+
+    def acknowledge(self, batch: Batch, count: int) -> None:
+        """Acknowledge a prefix of the batch, or all of it."""
+        if count == batch.count:
+            self._lane.acknowledge(batch)
+        else:
+            self._lane.acknowledge(batch, range(count))
+
+    def acknowledge_some(self, batch: Batch, indexes: Sequence[int], *, is_last: bool) -> None:
+        """Acknowledge single messages; the last ones without indexes, so that the lane lets the batch go."""
+        self._lane.acknowledge(batch, None if is_last else indexes)
+
+    async def seek(self, position: Position) -> None:
+        """Move the group to this position."""
+        await self._lane.seek(position)
+
+    async def release(self, deadline: float | None = None) -> None:
+        """Commit, and release the partition."""
+        await self._lane.release(deadline)
+
+
+class ReaderSource:
+    """A reader by position: the group is the gateway's own, and `groups` keeps its position."""
+
+    is_individual = False
+
+    def __init__(
+        self, partition: Partition, open_reader: Callable[[Position], Awaitable[PartitionReader]], begin: Position
+    ) -> None:
+        """`open_reader` opens a reader at a position; a reader that has failed is replaced by a new one."""
+        self.partition, self.lost = partition, asyncio.Event()
+        self._open_reader, self._position = open_reader, begin
+        self._reader: PartitionReader | None = None
+        self._backoff = Backoff()
+
+    @property
+    def caught_up(self) -> bool:
+        """True if the reader is at the end."""
+        return self._reader is not None and self._reader.caught_up
+
+    async def receive(self) -> Batch:
+        """Receive the reader's next batch; a reader that fails temporarily is opened again, with growing pauses."""
+        while not self.lost.is_set():
+            try:
+                if self._reader is None:
+                    self._reader = await self._open_reader(self._position)
+                batch = await self._reader.receive()
+            except ClusterError as error:
+                if error.failure is Failure.FATAL:
+                    raise
+                await self._close_reader(None)
+                pause_s = self._backoff.delay()
+                log.warning("reading %s failed, retrying in %.1f s: %s", self.partition, pause_s, error)
+                await asyncio.sleep(pause_s)
+                continue
+            assert batch is not None  # noqa: S101 - a reader without an end
+            self._backoff.reset()
+            self._position = batch.next
+            return batch
+        raise LaneRevoked(f"{self.partition} is not read any more")
+
+    def acknowledge(self, batch: Batch, count: int) -> None:
+        """Do nothing: the feed records the position of its group."""
+
+    def acknowledge_some(self, batch: Batch, indexes: Sequence[int], *, is_last: bool) -> None:
+        """Do nothing: messages are not acknowledged one by one."""
+
+    async def seek(self, position: Position) -> None:
+        """Continue at this position, with the next `receive`."""
+        self._position = position
+        if self._reader is not None:
+            await self._reader.seek(position)
+
+    async def release(self, deadline: float | None = None) -> None:
+        """Close the reader."""
+        self.lost.set()
+        await self._close_reader(deadline)
+
+    async def _close_reader(self, deadline: float | None) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await reader.close(deadline)

@@ -1,0 +1,94 @@
+"""The store of groups: one flush for all, retried, and read again by the next process."""
+
+import asyncio
+import contextlib
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from mqbridge.errors import ConfigError
+from mqbridge.groups import store as store_module
+from mqbridge.groups.acknowledged import Acknowledged
+from mqbridge.groups.store import GroupKey, GroupStore
+from tests.patience import PATIENCE_S
+
+
+def key(partition: int, group: str = "g", topic: str = "t") -> GroupKey:
+    return GroupKey("app", "log", topic, str(partition), group)
+
+
+async def until_written(path: Path, count: int) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            with contextlib.closing(sqlite3.connect(path)) as db:
+                if db.execute("SELECT count(*) FROM acknowledged").fetchone() == (count,):
+                    return
+            await asyncio.sleep(0.01)
+
+
+async def test_states_are_written_soon_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    store = GroupStore(path)
+    states = {key(number): Acknowledged((number,), ((number + 2, number + 5),), {number + 9: 5}) for number in range(20)}
+    for each, state in states.items():
+        store.record(each, lambda state=state: state)  # type: ignore[misc]
+        assert store.load(each) == state
+    await until_written(path, 20)
+    store.delete(key(3))
+    assert store.load(key(3)) is None
+    await store.close()
+    await store.close()
+    again = GroupStore(path)
+    assert {each: again.load(each) for each in states} == {**states, key(3): None}
+    assert again.groups("app", "log", "t") == ["g"]
+    assert again.groups("app", "log", "other") == []
+    await again.close()
+
+
+async def test_the_state_at_the_time_of_the_flush_is_written(tmp_path: Path) -> None:
+    store, marks = GroupStore(tmp_path / "state.db"), [1]
+    store.record(key(0), lambda: Acknowledged((marks[-1],)))
+    marks.append(2)
+    await store.close()
+    again = GroupStore(tmp_path / "state.db")
+    assert again.load(key(0)) == Acknowledged((2,))
+    await again.close()
+
+
+async def test_a_locked_file_delays_the_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(store_module, "RETRY_S", 0.01)
+    path = tmp_path / "state.db"
+    store = GroupStore(path)
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        store.record(key(0), lambda: Acknowledged((1,)))
+        await asyncio.sleep(0.3)  # several attempts fail meanwhile
+        store.record(key(1), lambda: Acknowledged((5,)))
+        assert store.load(key(0)) == Acknowledged((1,))
+        other.rollback()
+    await until_written(path, 2)
+    await store.close()
+
+
+async def test_a_flush_that_cannot_succeed_ends_at_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "BUSY_TIMEOUT_S", 0.01)
+    path = tmp_path / "state.db"
+    store = GroupStore(path)
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        store.record(key(0), lambda: Acknowledged((1,)))
+        async with asyncio.timeout(PATIENCE_S):
+            await store.close(asyncio.get_running_loop().time() + 0.2)
+        other.rollback()
+    again = GroupStore(path)
+    assert again.load(key(0)) is None
+    await again.close()
+
+
+async def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    path.write_bytes(b"not a database" * 100)
+    with pytest.raises(ConfigError, match="cannot be used"):
+        GroupStore(path)

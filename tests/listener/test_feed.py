@@ -1,0 +1,301 @@
+"""What consumers of a feed get, what they acknowledge, and what comes again."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from mqbridge.adapter.numbering import OffsetNumbering
+from mqbridge.errors import ClusterError, LaneRevoked
+from mqbridge.groups.acknowledged import Acknowledged
+from mqbridge.groups.store import GroupStore
+from mqbridge.listener.feed import Feed, FeedLimits, State
+from mqbridge.listener.limits import UnacknowledgedBytes
+from mqbridge.message import Position
+from tests.listener.feeds import KEY, feeding, make_feed, numbers, settle, take
+from tests.listener.scripted_source import FORMAT, ScriptedSource
+
+
+async def test_units_are_taken_whole_and_messages_one_by_one() -> None:
+    source = ScriptedSource()
+    source.store(3, 0, 0, 2)
+    async with feeding(source) as feed:
+        taken = await take(feed, 7)
+        assert [numbers(each) for each in taken] == [[0, 1, 2], [3], [4], [5, 6]]
+        assert [each.unit is None for each in taken] == [False, True, True, False]
+        assert [each.message is None for each in taken] == [True, False, False, True]
+        for each in taken:
+            feed.acknowledge(each)
+        await settle()
+        assert source.committed == 7
+
+
+async def test_only_what_is_wanted_is_read() -> None:
+    source = ScriptedSource(batch_units=2)
+    source.store(*[1] * 10)
+    async with feeding(source) as feed:
+        await settle()
+        assert source.next == 0, "nobody wants anything"
+        assert feed.take(1, 100) == []
+        await settle()
+        assert source.next == 2
+        assert len(feed.take(1, 100)) == 1
+        await settle()
+        assert source.next == 2, "there is one left"
+
+
+async def test_limits_of_a_take_do_not_apply_to_its_first_unit() -> None:
+    source = ScriptedSource(batch_units=10)
+    source.store(5, 1, 1, 1)
+    async with feeding(source) as feed:
+        assert [numbers(each) for each in await take(feed, 1, max_bytes=1)] == [[0, 1, 2, 3, 4]]
+        assert [each.number for each in feed.take(2, 100)] == [5, 6]
+        assert [each.number for each in feed.take(2, 100)] == [7]
+        assert feed.take(2, 100) == []
+
+
+async def test_the_prefix_is_committed_inside_a_unit_only_when_it_is_done() -> None:
+    source = ScriptedSource()
+    source.store(4, 4)
+    async with feeding(source) as feed:
+        first, second = await take(feed, 8)
+        feed.acknowledge(second)
+        await settle()
+        assert source.committed == 0
+        feed.acknowledge(first, 0b0111)
+        await settle()
+        assert (source.committed, numbers(first)) == (0, [3])
+        feed.acknowledge(first, 0b1111)
+        await settle()
+        assert source.committed == 8
+
+
+async def test_acknowledging_to_a_number_includes_a_part_of_a_unit() -> None:
+    source = ScriptedSource()
+    source.store(4, 4)
+    async with feeding(source) as feed:
+        first, second = await take(feed, 8)
+        feed.acknowledge_to(6)
+        assert (first.state, numbers(second)) == (State.DONE, [6, 7])
+        feed.acknowledge_to(0)
+        feed.acknowledge_to(8)
+        await settle()
+        assert source.committed == 8
+
+
+async def test_units_that_are_given_back_come_first_and_in_order() -> None:
+    source = ScriptedSource(batch_units=10)
+    source.store(*[2] * 6)
+    async with feeding(source) as feed:
+        taken = await take(feed, 8)
+        for index in (2, 0):
+            feed.give_back(taken[index], counted=True)
+        feed.give_back(taken[1], counted=False)
+        again = await take(feed, 10)
+        assert [each.number for each in again] == [0, 2, 4, 8, 10]
+        assert [each.deliveries for each in again] == [1, 0, 1, 0, 0]
+        feed.give_back(taken[3], counted=True)
+        feed.acknowledge(taken[3])  # by the consumer that had it: it does not come again
+        await settle()
+        assert feed.take(10, 100) == []
+
+
+async def test_a_delayed_unit_holds_nothing_but_the_prefix() -> None:
+    source = ScriptedSource()
+    source.store(1, 1)
+    async with feeding(source) as feed:
+        first, second = await take(feed, 2)
+        feed.give_back(first, counted=True, delay_s=0.05)
+        feed.acknowledge(second)
+        assert feed.take(10, 100) == []
+        assert first.state is State.DELAYED
+        assert [each.number for each in await take(feed, 1)] == [0]
+        feed.acknowledge(first)
+        await settle()
+        assert source.committed == 2
+
+
+async def test_the_time_of_a_delayed_unit_does_not_come_after_a_seek() -> None:
+    source = ScriptedSource()
+    source.store(1, 1)
+    async with feeding(source) as feed:
+        (first,) = await take(feed, 1)
+        feed.give_back(first, counted=True, delay_s=0.02)
+        await feed.seek((0,))
+        assert [each.number for each in await take(feed, 2)] == [0, 1]
+        await asyncio.sleep(0.05)
+        assert feed.take(1, 100) == []
+
+
+async def test_a_restart_delivers_what_is_not_acknowledged(tmp_path: Path) -> None:
+    """900 of 1,000 messages are acknowledged, one by one and in any order: 100 come again."""
+    store, source = GroupStore(tmp_path / "state.db"), ScriptedSource(batch_units=7)
+    source.store(*[4, 0, 1] * 166, 0, 0, 0, 0)
+    assert source.end == 1000
+    left = {number for number in range(1000) if number % 10 == 3}
+    async with feeding(source, store) as feed:
+        taken = await take(feed, 1000)
+        for each in reversed(taken):
+            feed.acknowledge(each, sum(1 << bit for bit in range(each.count) if each.number + bit not in left))
+    await store.close()
+    store, resumed = GroupStore(tmp_path / "state.db"), source.resume()
+    assert resumed.next == 0, "the first unit is acknowledged in part only"
+    async with feeding(resumed, store) as feed:
+        again = await take(feed, 100)
+        assert [number for each in again for number in numbers(each)] == sorted(left)
+        for each in again:
+            feed.acknowledge(each)
+        assert feed.take(1, 100) == [], "what is left was acknowledged before"
+        await settle()
+        assert resumed.committed == 1000
+    await store.close()
+
+
+@pytest.mark.parametrize("moved_to", [0, 5, 30])
+async def test_what_was_recorded_before_the_group_was_moved_does_not_count(tmp_path: Path, moved_to: int) -> None:
+    store, source = GroupStore(tmp_path / "state.db"), ScriptedSource()
+    source.store(*[1] * 40)
+    async with feeding(source, store) as feed:
+        for each in await take(feed, 20):
+            if each.number < 10 or each.number % 2:
+                feed.acknowledge(each)
+    assert store.load(KEY) == Acknowledged((10,), tuple((number, number) for number in range(11, 20, 2)))
+    moved = source.resume()
+    await moved.seek((moved_to,))
+    async with feeding(moved, store) as feed:
+        assert [each.number for each in await take(feed, 40 - moved_to)] == list(range(moved_to, 40))
+    await store.close()
+
+
+async def test_a_seek_forgets_what_is_out(tmp_path: Path) -> None:
+    store, source = GroupStore(tmp_path / "state.db"), ScriptedSource()
+    source.store(*[2] * 10)
+    async with feeding(source, store) as feed:
+        taken = await take(feed, 12)
+        feed.acknowledge(taken[0])
+        feed.acknowledge(taken[3])
+        await feed.seek((3,))
+        for each in taken:
+            feed.acknowledge(each)
+            feed.give_back(each, counted=True)
+        assert store.load(KEY) == Acknowledged((3,))
+        again = await take(feed, 17)
+        assert [number for each in again for number in numbers(each)] == list(range(3, 20))
+        assert [each.deliveries for each in again] == [0] * 9
+    await store.close()
+
+
+class StuckSource(ScriptedSource):
+    """A source that cannot be moved."""
+
+    async def seek(self, position: Position) -> None:
+        raise ClusterError("the partition cannot be moved now")
+
+
+async def test_a_seek_that_fails_changes_nothing() -> None:
+    source = StuckSource()
+    source.store(*[1] * 10)
+    async with feeding(source) as feed:
+        taken = await take(feed, 5)
+        with pytest.raises(ClusterError, match="cannot be moved"):
+            await feed.seek((0,))
+        for each in taken:
+            feed.acknowledge(each)
+        await settle()
+        assert source.committed == 5
+        assert [each.number for each in await take(feed, 5)] == list(range(5, 10))
+
+
+async def test_a_lost_partition_is_noticed_while_nobody_reads_it() -> None:
+    source, calls = ScriptedSource(), 0
+    source.store(*[1] * 5)
+
+    def wake() -> None:
+        nonlocal calls
+        calls += 1
+
+    async with feeding(source) as feed:
+        (taken, *_) = await take(feed, 2)
+        feed.watch(wake)
+        assert feed.is_held
+        source.lost.set()
+        await settle()
+        assert not feed.is_held
+        assert calls > 0
+        feed.acknowledge(taken)
+        await settle()
+        assert source.committed == 0
+        assert feed.take(10, 100) == []
+        with pytest.raises(LaneRevoked):
+            await feed.seek((0,))
+        feed.attach(source.resume())
+        assert [each.number for each in await take(feed, 5)] == list(range(5))
+
+
+async def test_a_gap_is_skipped_once_everything_before_it_is_acknowledged() -> None:
+    """A seek commits: behind a crash, what is out would be lost."""
+    source = ScriptedSource()
+    source.store(*[1] * 10)
+    async with feeding(source) as feed:
+        taken = await take(feed, 3)
+        source.deleted_before = 7
+        assert feed.take(1, 100) == []
+        await settle()
+        assert (source.next, source.committed) == (3, 0)
+        for each in taken:
+            feed.acknowledge(each)
+        assert [each.number for each in await take(feed, 3)] == [7, 8, 9]
+        assert feed.counters.gaps == 1
+
+
+async def test_the_span_is_limited() -> None:
+    source = ScriptedSource(batch_units=1)
+    source.store(*[1] * 50)
+    async with feeding(source, span=10) as feed:
+        taken = await take(feed, 10)
+        assert feed.take(1, 100) == []
+        await settle()
+        assert source.next == 10
+        for each in taken[1:]:
+            feed.acknowledge(each)
+        await settle()
+        assert source.next == 10, "the oldest message is not acknowledged"
+        feed.acknowledge(taken[0])
+        assert [each.number for each in await take(feed, 10)] == list(range(10, 20))
+
+
+async def test_stuck_consumers_of_some_groups_do_not_stop_the_others() -> None:
+    shared = UnacknowledgedBytes(400)
+    feeds, sources = [], []
+    for _ in range(8):
+        source = ScriptedSource(batch_units=1)
+        source.store(*[10] * 100)
+        feed = Feed(KEY, FORMAT, OffsetNumbering(), None, FeedLimits(shared, 10_000))
+        feed.attach(source)
+        feeds.append(feed)
+        sources.append(source)
+    for feed in feeds[:7]:  # their consumers never acknowledge
+        for _ in range(100):
+            feed.take(10, 1000)
+            await settle()
+    assert shared.used <= 400 + 8 * 50
+    for _ in range(100):
+        (unit,) = await take(feeds[7], 10)
+        feeds[7].acknowledge(unit)
+    await settle()
+    assert sources[7].committed == 1000
+    for feed in feeds:
+        await feed.detach()
+    assert shared.used == 0
+
+
+async def test_detaching_commits_and_releases_the_source() -> None:
+    source, feed = ScriptedSource(), make_feed()
+    source.store(1, 1, 1)
+    feed.attach(source)
+    for each in await take(feed, 2):
+        feed.acknowledge(each)
+    await feed.detach()
+    await feed.detach()
+    assert (source.committed, source.released, feed.is_held) == (2, True, False)
+    assert [task for task in asyncio.all_tasks() if "feed of" in task.get_name()] == []
