@@ -82,6 +82,8 @@ class Endpoint(asyncio.Protocol):
         """Bytes of responses sent by `reply` while not `is_writable`."""
         self._written_bytes = 0
         """Number of bytes that were passed to the transport."""
+        self._reading_paused_by: set[str] = set()
+        """Why nothing is read from the peer now; empty while it is read."""
         self._transport_batches_writes = False
         """True if the transport itself collects the writes of an iteration, as uvloop's does."""
 
@@ -175,6 +177,22 @@ class Endpoint(asyncio.Protocol):
         self._unread_reply_bytes = 0
         self._writable.set()
 
+    def pause_reading(self, reason: str) -> None:
+        """Read nothing more from the peer until `resume_reading` with the same reason; there may be several reasons at a time.
+
+        Frames that were received with the last read are still passed on. While a server reads nothing, TCP slows the peer.
+        """
+        if not self._reading_paused_by and self._transport is not None:
+            self._transport.pause_reading()
+        self._reading_paused_by.add(reason)
+
+    def resume_reading(self, reason: str) -> None:
+        """End one reason of `pause_reading`; the peer is read again when there is no other."""
+        if reason in self._reading_paused_by:
+            self._reading_paused_by.remove(reason)
+            if not self._reading_paused_by and self._transport is not None and self.alive:
+                self._transport.resume_reading()
+
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def send(self, *pieces: bytes | memoryview) -> None:
@@ -199,6 +217,13 @@ class Endpoint(asyncio.Protocol):
         elif not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
+
+    def try_send(self, *pieces: bytes | memoryview) -> bool:
+        """Send as `send` does; return False if the connection has ended: one of many peers may be gone at any time."""
+        if not self.alive:
+            return False
+        self.send(*pieces)
+        return True
 
     def _closed_error(self) -> ConnectionLost:
         """Make the error for a send after the end: the error by which the connection ended, with its `failure`."""
