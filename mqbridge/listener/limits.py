@@ -38,3 +38,35 @@ class UnacknowledgedBytes:
             waiting, self._waiting = self._waiting, {}
             for wake in waiting:
                 wake()
+
+
+class InFlightBytes:
+    """Counts the bytes that clients have sent and that are not stored yet; beyond the limit, no more is read from clients."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit` is in bytes."""
+        self.limit = limit
+        self.used = 0
+        self._waiting: dict[Callable[[], None], None] = {}
+        """Functions of connections that are not read, in the order of their calls; each is called once."""
+
+    @property
+    def is_full(self) -> bool:
+        """True if connections have to wait: what they have sent already is still accepted."""
+        return self.used >= self.limit
+
+    def wait(self, wake: Callable[[], None]) -> None:
+        """Call `wake` once when there is room again."""
+        self._waiting[wake] = None
+
+    def add(self, size: int) -> None:
+        """Count the bytes of a publication."""
+        self.used += size
+
+    def release(self, size: int) -> None:
+        """Count the bytes of a publication no longer; wake those that wait if there is room."""
+        self.used -= size
+        if self._waiting and not self.is_full:
+            waiting, self._waiting = self._waiting, {}
+            for wake in waiting:
+                wake()

@@ -73,31 +73,41 @@ class Checked:
         if name == "store":
             self.source.store(*arguments[0])
         elif name == "take":
-            for _ in range(3):
-                taken = sum(each.count for each in self.take(arguments[0]))
-                if (arguments := [arguments[0] - taken])[0] <= 0:
-                    break
-                await settle()
+            await self._take_several(arguments[0])
         elif name == "acknowledge to":
-            for each in self.feed._units:
-                behind = {each.number + bit for bit in range(each.count) if each.remaining >> bit & 1}
-                self.acknowledged |= {number for number in behind if number < arguments[0]}
-            self.feed.acknowledge_to(arguments[0])
+            self._acknowledge_to(arguments[0])
         elif name == "seek":
-            if self.feed.is_held:
-                self.begin = min(arguments[0], self.source.end)
-                await self.feed.seek((self.begin,))
-                self.acknowledged, self.forgiven, self.out = set(), set(), []
+            await self._seek(arguments[0])
         elif name in {"restart", "crash", "lose"}:
             await self._begin_anew(name)
         elif self.out:
-            delivered = self.out[arguments[0] % len(self.out)]
-            if name == "acknowledge":
-                self.acknowledge(delivered, arguments[1])
-            elif name == "acknowledge all":
-                self.acknowledge(delivered, None)
-            else:
-                self.feed.give_back(delivered, counted=arguments[1], delay_s=arguments[2])
+            self._settle_one(name, self.out[arguments[0] % len(self.out)], *arguments[1:])
+
+    async def _take_several(self, count: int) -> None:
+        """Take up to `count` messages, with some patience."""
+        for _ in range(3):
+            count -= sum(each.count for each in self.take(count))
+            if count <= 0:
+                break
+            await settle()
+
+    def _acknowledge_to(self, number: int) -> None:
+        for each in self.feed._units:
+            behind = {each.number + bit for bit in range(each.count) if each.remaining >> bit & 1}
+            self.acknowledged |= {one for one in behind if one < number}
+        self.feed.acknowledge_to(number)
+
+    async def _seek(self, number: int) -> None:
+        if self.feed.is_held:
+            self.begin = min(number, self.source.end)
+            await self.feed.seek((self.begin,))
+            self.acknowledged, self.forgiven, self.out = set(), set(), []
+
+    def _settle_one(self, name: str, delivered: Delivered, *arguments: Any) -> None:
+        if name == "give back":
+            self.feed.give_back(delivered, counted=arguments[0], delay_s=arguments[1])
+        else:
+            self.acknowledge(delivered, arguments[0] if name == "acknowledge" else None)
 
     async def _begin_anew(self, name: str) -> None:
         """End the feed, and read what the group has committed with a new one."""
