@@ -98,7 +98,7 @@ async def test_answers_come_in_the_order_of_the_calls(bench: Bench) -> None:
         bench.publish(name)
     assert bench.answers == [], "never before `publish` returns"
     assert await bench.answered(5) == list("abcde")
-    assert [stored.positions for _, stored in bench.answers] == [[(0,)], (), [(1,)], [(2,)], [(3,)]]
+    assert [list(stored.positions) for _, stored in bench.answers] == [[(0,)], [()], [(1,)], [(2,)], [(3,)]]
     assert [stored.dead_letters for _, stored in bench.answers] == [0, 1, 0, 0, 0]
     assert (bench.stored(), bench.stored("dead")) == (list("acde"), ["b"])
 
