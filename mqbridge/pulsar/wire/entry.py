@@ -172,11 +172,11 @@ class Entry:
         """The entry's id: (ledger, entry)."""
         return self.ledger, self.entry
 
-    def unpack(self) -> None:
+    def unpack(self, *, keeps_packed: bool = False) -> None:
         """Decompress the payload and check that it can hold the announced number of messages; a failure sets `defect`.
 
         An encrypted entry, and a chunk that is not joined, get a `defect` as well. Further calls do nothing. With a `defect`, the
-        payload stays as received.
+        payload stays as received. With `keeps_packed`, the compressed payload is kept, too, for `stored_parts`.
         """
         if not self._packed or self.defect is not None:
             return
@@ -205,7 +205,7 @@ class Entry:
             return
         if payload is not self.payload:
             self._decompressed = True
-            if len(self.payload) * KEPT_RATIO <= size:
+            if keeps_packed or len(self.payload) * KEPT_RATIO <= size:
                 self._packed_payload = self.payload
         self.payload, self.chunks = payload, ()
 
