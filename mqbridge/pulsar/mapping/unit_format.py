@@ -52,5 +52,5 @@ def decode_unit(data: bytes) -> Entry:
     entry = decode_entry(data)
     if entry.is_chunk:
         entry.defect = chunk_defect(entry.metadata)
-    entry.unpack(keeps_packed=True)
+    entry.unpack()
     return entry
