@@ -1,5 +1,6 @@
 """A real Pulsar for the suite."""
 
+import asyncio
 import itertools
 from contextlib import AbstractAsyncContextManager
 from uuid import uuid4
@@ -29,7 +30,7 @@ class PulsarHarness:
         self.one_reader = subscription_type != "shared"
         self.inbound_options = ADAPTER.inbound_options.model_validate({"subscription_type": subscription_type})
         self._config = ADAPTER.cluster_model.model_validate(self._settings(server) | {"refresh": "500ms"})
-        self._clients = itertools.count(1)
+        self._server, self._clients = server, itertools.count(1)
 
     def _settings(self, server: Pulsar) -> dict[str, object]:
         return {"service_url": server.service_url, "admin_url": server.admin_url}
@@ -37,10 +38,16 @@ class PulsarHarness:
     def cluster(self) -> Cluster:
         return ADAPTER.make_cluster(f"pulsar-{next(self._clients)}", self._config)
 
-    async def topic(self, cluster: Cluster, partitions: int) -> str:
-        name = f"conformance-{uuid4().hex[:8]}"
+    async def topic(self, cluster: Cluster, partitions: int, prefix: str = "") -> str:
+        name = f"{prefix}conformance-{uuid4().hex[:8]}"
         await cluster.create(name, partitions)
         return name
+
+    async def deduplicated_topic(self, cluster: Cluster, partitions: int) -> str:
+        """Make a topic whose brokers record the sequence ids of senders, which units have only beside them."""
+        namespace = await asyncio.to_thread(self._server.create_namespace, "conformance", f"senders-{uuid4().hex[:8]}")
+        await asyncio.to_thread(self._server.admin, "POST", f"namespaces/{namespace}/deduplication", True)
+        return await self.topic(cluster, partitions, f"{namespace}/")
 
     def unknown_topic(self) -> str:
         return f"none-{uuid4().hex[:8]}"

@@ -1,20 +1,22 @@
 """Makes batches of entries; counts, sizes and positions are computed without decoding the entries.
 
-Only a part of an entry's messages may have to be delivered, because the others are acknowledged: `Entry.ack_set` is the mask of
-the messages to deliver. It is empty if all of them are to be delivered.
+Only a part of an entry's messages may have to be delivered, because the others are acknowledged, or outside of a range:
+`Entry.ack_set` is the mask of the messages to deliver. It is empty if all of them are to be delivered.
+
+The units of a batch are its entries (see `mapping.unit_format`). A message that was joined from chunks is a batch of its own
+without units: its chunks are entries, but only the last one has the position of the message.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 from mqbridge import native
-from mqbridge.message import Batch, Partition, Position
+from mqbridge.message import Batch, Partition, Position, Unit
 from mqbridge.pulsar.mapping.stored import decode_entries
-from mqbridge.pulsar.wire.entry import Entry
+from mqbridge.pulsar.mapping.unit_format import FORMAT
+from mqbridge.pulsar.wire.entry import Entry, stored_bytes
 from mqbridge.pulsar.wire.ids import EntryId, from_words, full_mask, to_words
 
-FORMAT = "pulsar.entries"
-"""`Batch.format` of these batches: `Batch.data` is a sequence of `Entry` objects with decompressed payloads."""
 MAX_ENTRIES = 5000
 """Maximum number of entries of a batch."""
 
@@ -52,7 +54,8 @@ def make_batch(partition: Partition, entries: Sequence[Entry], handle: Any = Non
     """Make a batch of at least one entry.
 
     `handle` is the value with which the batch is acknowledged; None for a batch that needs no acknowledgement (a range is read).
-    `following` is the position where reading continues; None if it is the one after the last entry.
+    `following` is the position where reading continues; None if it is the one after the last entry. `Batch.data` is the sequence
+    of `Entry` objects, with decompressed payloads.
     """
     first, last = entries[0], entries[-1]
     return Batch(
@@ -70,7 +73,20 @@ def make_batch(partition: Partition, entries: Sequence[Entry], handle: Any = Non
         # `PulsarOutbound.formats`), so it would save nothing.
         may_contain=None if native.compiled is not None else lambda text: any(_may_contain(entry, text) for entry in entries),
         published_ms=first.publish_time or None,  # 0: the entry is damaged
+        units=None if is_joined(first) else lambda: [_unit_of(entry) for entry in entries],
     )
+
+
+def is_joined(entry: Entry) -> bool:
+    """Return True for a message that was made of several chunks, or of some of them."""
+    return entry.first_chunk is not None and (entry.first_chunk != entry.id or bool(entry.chunks))
+
+
+def _unit_of(entry: Entry) -> Unit:
+    """Return the unit of an entry: all that is stored, with the messages that are not to be delivered marked as left out."""
+    count = entry.count
+    left_out = full_mask(count) & ~deliverable_mask(entry) if entry.ack_set else 0
+    return Unit(stored_bytes(entry), count, entry.publish_time or None, (*entry.id, 0), left_out)
 
 
 def masks_by_entry(entries: Sequence[Entry], indexes: Sequence[int]) -> dict[EntryId, int]:

@@ -2,28 +2,33 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from weakref import WeakSet
 
 from mqbridge.adapter.cluster import Capabilities
-from mqbridge.adapter.inbound import Inbound, InboundSpec
+from mqbridge.adapter.inbound import Inbound, InboundSpec, Sharing
+from mqbridge.adapter.numbering import PackedNumbering
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.reader import READ_BYTES, PartitionReader
 from mqbridge.adapter.tools.deadlines import seconds_until
+from mqbridge.adapter.tools.sharing import check_sharing
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
 from mqbridge.errors import ClusterError, Failure, ServerRefused
-from mqbridge.message import Batch, Position
+from mqbridge.message import Partition, Position
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import detect_wrong_port
 from mqbridge.pulsar.adapter.auth import make_auth
-from mqbridge.pulsar.adapter.config import PulsarCluster, PulsarOutboundOptions
+from mqbridge.pulsar.adapter.bounds import request_bounds, with_batch_index
+from mqbridge.pulsar.adapter.config import GROUP_NAME, TOPIC_NAME, PulsarCluster, PulsarOutboundOptions
 from mqbridge.pulsar.adapter.deletions import Deletions
 from mqbridge.pulsar.adapter.inbound import PulsarInbound
 from mqbridge.pulsar.adapter.known_entries import KnownEntries
 from mqbridge.pulsar.adapter.operations import PulsarOperations
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound
-from mqbridge.pulsar.adapter.range_reader import RangeReader, request_bounds, with_batch_index
+from mqbridge.pulsar.adapter.partition_reader import PulsarReader
 from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.adapter.unit_ranges import unit_ranges_between
 from mqbridge.pulsar.client.admin.admin import Admin
@@ -44,9 +49,18 @@ SYSTEM_NAMESPACE = "pulsar/system"
 class Pulsar:
     """A configured Pulsar cluster. A position is (ledger, entry, index in the entry's batch)."""
 
+    numbering = PackedNumbering(3)
+
     def __init__(self, name: str, config: PulsarCluster) -> None:
         self.name, self.identity = name, config.identity
-        self.capabilities = Capabilities(seek=True, delay=True)
+        self.capabilities = Capabilities(
+            seek=True,
+            delay=True,
+            delete_topics=config.admin_url is not None,
+            sharing=frozenset(Sharing),
+            topic_name=TOPIC_NAME,
+            group_name=GROUP_NAME,
+        )
         self._config = config
         timing = Timing(config.operation_timeout, config.request_timeout, config.connect_timeout, config.keep_alive)
         service = parse_service_url(config.service_url, tls=config.is_tls)
@@ -93,10 +107,14 @@ class Pulsar:
         return self._operations
 
     async def connect(self) -> None:
-        """Connect to a broker."""
+        """Connect to a broker, which tells its limit for the size of an entry.
+
+        Larger messages are stored in chunks, but an entry that is stored as it is cannot be larger.
+        """
         self.connectivity.open()
         with detect_wrong_port("a Pulsar broker", self._config.service_url):
             await self._client.connect()
+        self.capabilities = replace(self.capabilities, max_message_bytes=await self._client.max_message_size())
 
     async def close(self, deadline: float | None = None) -> None:
         """Close every connection; stop waiting for that at `deadline` (loop time; None: in 30 s, `deadlines.CLOSE_S`)."""
@@ -161,6 +179,13 @@ class Pulsar:
             return None
         full = self._topics.parse(topic)
         return Topic(topic, names, aliases=(str(full), full.path, full.short(self._config.namespace)))
+
+    async def delete(self, topic: str) -> None:
+        """Delete the topic with its subscriptions. Raises ClusterError, FATAL while it has producers or consumers.
+
+        Subscriptions without consumers do not prevent it.
+        """
+        await self._operations.delete_topic(topic)
 
     async def create(self, topic: str, partitions: int) -> None:
         """Create a partitioned topic, or add partitions to it. Raises ClusterError (FATAL) if that is impossible."""
@@ -246,10 +271,11 @@ class Pulsar:
 
     # --- positions --------------------------------------------------------------------------------------------------
 
-    async def bounds(self, topic: str) -> Mapping[str, Bounds]:
+    async def bounds(self, topic: str, partition: str | None = None) -> Mapping[str, Bounds]:
         """Return by partition name where the oldest entry begins and the newest ends; opens a reader on each partition.
 
-        Raises ClusterError (FATAL) for a topic that is not persistent, whose messages have no positions.
+        With `partition`, of this one only. Raises ClusterError (FATAL) for a topic that is not persistent, whose messages have no
+        positions.
         """
         if not self._topics.is_persistent(topic):
             raise ClusterError(
@@ -257,13 +283,20 @@ class Pulsar:
                 "cannot be read by positions; read it with a group while it is written",
                 Failure.FATAL,
             )
-        partitions = await self._topics.partitions(topic)
+        partitions = await self._topics.partitions(topic) if partition is None else [await self._partition(topic, partition)]
         timeout_s = self._config.request_timeout
         names = [self._topics.partition_topic_name(partition) for partition in partitions]
         all_bounds = await asyncio.gather(*(request_bounds(self._client, name, timeout_s) for name in names))
         for name, bounds in zip(names, all_bounds, strict=True):
             self._known_entries.add_before(name, bounds.next)
-        return {partition.name: bounds for partition, bounds in zip(partitions, all_bounds, strict=True)}
+        return {each.name: bounds for each, bounds in zip(partitions, all_bounds, strict=True)}
+
+    async def _partition(self, topic: str, name: str) -> Partition:
+        """Return the partition with this name. Raises ClusterError (FATAL) if it does not exist."""
+        for partition in await self._topics.partitions(topic):
+            if partition.name == name:
+                return partition
+        raise ClusterError(f"topic {topic!r} has no partition {name}", Failure.FATAL)
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """Return by partition name the position before which the subscription acknowledged everything; needs `admin_url`."""
@@ -284,18 +317,15 @@ class Pulsar:
 
     # --- data -------------------------------------------------------------------------------------------------------
 
-    async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Read from `begin` to before `end`, or for ever without `end`. A reader is used, so the broker stores no position."""
-        source = next((each for each in await self._topics.partitions(topic) if each.name == partition), None)
-        if source is None:
-            raise ClusterError(f"topic {topic!r} has no partition {partition}", Failure.FATAL)
+    async def reader(
+        self, topic: str, partition: str, begin: Position, end: Position | None = None, *, max_bytes: int = READ_BYTES
+    ) -> PartitionReader:
+        """Return a reader from `begin` to before `end`, or without an end. It connects with the first `receive`."""
+        source = await self._partition(topic, partition)
         topic_name = self._topics.partition_topic_name(source)
-        reader = RangeReader(
-            self._client, source, topic_name, begin, end, self._config.request_timeout, known_entries=self._known_entries
+        return PulsarReader(
+            self._client, source, topic_name, begin, end, self._config.request_timeout, self._known_entries, max_bytes
         )
-        async with aclosing(reader.batches()) as batches:
-            async for batch in batches:
-                yield batch
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
         """Return the range from `begin` to before `end` as one unit range per ledger. A unit is an entry.
@@ -312,6 +342,7 @@ class Pulsar:
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Subscribe to all partitions of the topics in `spec`."""
+        check_sharing(self, spec)
         inbound = PulsarInbound(self._client, self._topics, spec, self._config.refresh)
         await inbound.open()
         self._inbounds.add(inbound)
@@ -319,6 +350,7 @@ class Pulsar:
 
     async def check_inbound(self, spec: InboundSpec) -> None:
         """Check topics, permission to consume, and with `admin_url` that the subscription exists or may be created."""
+        check_sharing(self, spec)
         for topic in spec.topics:
             first, *_ = await self._topics.partitions(topic)  # permissions are the same for all partitions
             await self._client.check_consuming(self._topics.partition_topic_name(first), spec.group)

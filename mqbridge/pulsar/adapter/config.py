@@ -7,6 +7,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_serializer, field_validator, model_validator
 
+from mqbridge.adapter.names import NameRule
 from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.addresses import ADDRESSES_DESCRIPTION, Addresses
 from mqbridge.config.proxy import PROXY_DESCRIPTION, AdminProxy
@@ -27,6 +28,25 @@ ADMIN_PORT, ADMIN_TLS_PORT = 8080, 8443
 """Default ports of a broker's REST interface."""
 ADMIN_SCHEME, ADMIN_TLS_SCHEME = SCHEMES
 """`http://` and `https://`."""
+
+
+MAX_NAME_CHARS = 1000
+"""Maximum length of a name of a topic or a group: with each character escaped, it fits into the path of a web request."""
+TOPIC_NAME = NameRule(
+    re.compile(r"[^/\s\x00-\x1f\x7f]"),
+    re.compile(r"[^/\x00-\x1f\x7f]"),
+    MAX_NAME_CHARS,
+    f"a topic's own name in Pulsar has at most {MAX_NAME_CHARS} characters, none of them a slash or a control character",
+)
+"""The own names of topics, without tenant and namespace.
+
+A name that ends like that of a partition is valid, but brokers create no partitioned topic with it."""
+GROUP_NAME = NameRule(
+    re.compile(r"[^\x00-\x1f\x7f]"),
+    re.compile(r"[^\x00-\x1f\x7f]"),
+    MAX_NAME_CHARS,
+    f"a subscription's name has at most {MAX_NAME_CHARS} characters, none of them a control character",
+)
 
 
 class PulsarCluster(ClusterModel):

@@ -6,6 +6,7 @@ requests a second, although only the end of a run asks.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
 
@@ -15,10 +16,14 @@ redeliveries are still to come, and on a shared subscription another member may 
 
 
 class EndCheck:
-    """End-of-topic check of one lane."""
+    """End-of-topic check of one lane or reader.
 
-    def __init__(self, consumer: EntryConsumer) -> None:
+    `has_more` asks the broker whether the topic has an entry that was not received; None: the consumer does.
+    """
+
+    def __init__(self, consumer: EntryConsumer, has_more: Callable[[], Awaitable[bool]] | None = None) -> None:
         self._consumer = consumer
+        self._has_more = has_more
         self._reached_in = 0
         """The consumer's subscribe number (`registrations`) when the broker reported no further entry; 0 if it did not."""
         self._version = 0
@@ -51,7 +56,7 @@ class EndCheck:
         """
         version, registrations = self._version, self._consumer.registrations
         may_be_reached = self._loop.time() >= self._no_end_before
-        has_more = await self._consumer.has_more()
+        has_more = await (self._has_more or self._consumer.has_more)()
         if version == self._version:
             self._reached_in = registrations if may_be_reached and not has_more else 0
         return self.reached

@@ -12,7 +12,7 @@ import logging
 import uuid
 from collections.abc import AsyncIterator, Mapping
 
-from mqbridge.adapter.inbound import InboundSpec, Start
+from mqbridge.adapter.inbound import InboundSpec, Sharing, Start
 from mqbridge.adapter.tools.deadlines import CLOSE_S
 from mqbridge.errors import ClusterError
 from mqbridge.message import Partition
@@ -34,12 +34,15 @@ MIN_BATCHES_AHEAD = 8
 nearly every batch."""
 
 SUBSCRIPTION_TYPES = {
-    "failover": Types.Failover,
-    "exclusive": Types.Exclusive,
-    "shared": Types.Shared,
-    "key_shared": Types.Key_Shared,
+    Sharing.FAILOVER: Types.Failover,
+    Sharing.EXCLUSIVE: Types.Exclusive,
+    Sharing.SHARED: Types.Shared,
+    Sharing.KEY_SHARED: Types.Key_Shared,
 }
-"""Option `subscription_type` -> number in the protocol."""
+"""How members share a partition -> number in the protocol. The option `subscription_type` has the values of `Sharing`.
+
+A broker refuses a second member of an exclusive subscription, which is FATAL. After a crash it refuses the next member, too,
+until it notices that the connection is gone; a member that was open reconnects without a limit."""
 
 
 class PulsarInbound:
@@ -53,10 +56,11 @@ class PulsarInbound:
         self._client, self._topics = client, topics
         self._spec, self._refresh_s = spec, refresh_s
         self._options = spec.options or PulsarInboundOptions()
-        self._type = SUBSCRIPTION_TYPES[self._options.subscription_type]
+        self._type = SUBSCRIPTION_TYPES[spec.sharing or Sharing(self._options.subscription_type)]
         self.individual_ack = self._type in (Types.Shared, Types.Key_Shared)
         """True if messages may be acknowledged in any order; see `mqbridge.adapter.inbound.Inbound`."""
-        self._consumer_name = self._options.consumer_name or f"mqbridge-{uuid.uuid4().hex[:12]}"
+        # Brokers report consumers by name, and choose the active one of a failover subscription by it, so a name is made unique.
+        self._consumer_name = self._options.consumer_name or f"{spec.member or 'mqbridge'}-{uuid.uuid4().hex[:12]}"
         self._budget = ReceiveBudget(spec.max_bytes)
         self._consumers: dict[Partition, EntryConsumer] = {}
         self._latest_lanes: dict[Partition, PulsarLane] = {}
@@ -128,6 +132,7 @@ class PulsarInbound:
             consumer_name=self._consumer_name,
             batch_index_ack=self.individual_ack,  # a broker without it waits until all messages of an entry are acknowledged
             create_topic=not self._topics.is_persistent(partition.topic),  # a non-persistent topic exists only while it is in use
+            keeps_packed=True,
         )
         try:
             consumer = await self._client.consumer(self._topics.partition_topic_name(partition), subscription, self._budget)

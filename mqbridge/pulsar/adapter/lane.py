@@ -3,7 +3,8 @@
 All queued entries are passed on as one batch, because a batch costs the gateway the same whether it holds one message or
 thousands. Entries are decoded into messages only on demand.
 
-Failover and exclusive subscriptions acknowledge cumulatively; a rejection redelivers everything that is not acknowledged.
+Failover and exclusive subscriptions acknowledge cumulatively, whole entries only: a broker that does not store acknowledgements
+of single messages would take a part of an entry for all of it. A rejection redelivers everything that is not acknowledged.
 Shared and key_shared subscriptions acknowledge each message by itself. If the broker stores acknowledgements of single messages
 (acknowledgmentAtBatchIndexLevelEnabled), each is sent at once; in any case the entry is acknowledged when all of its messages
 are. Until then, its acknowledged messages are left out when it is redelivered to this consumer.
@@ -16,7 +17,14 @@ from collections.abc import Iterable, Sequence
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import LaneRevoked
 from mqbridge.message import Batch, Partition, Position
-from mqbridge.pulsar.adapter.batches import MAX_ENTRIES, deliverable_mask, keep_messages, make_batch, masks_by_entry
+from mqbridge.pulsar.adapter.batches import (
+    MAX_ENTRIES,
+    deliverable_count,
+    deliverable_mask,
+    keep_messages,
+    make_batch,
+    masks_by_entry,
+)
 from mqbridge.pulsar.adapter.end_check import EndCheck
 from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
 from mqbridge.pulsar.wire.codes import is_topic_missing
@@ -35,11 +43,23 @@ class BatchHandle:
     unacknowledged  entries whose messages are not all acknowledged; empty on an ordered lane
     """
 
-    __slots__ = ("generation", "last_entry", "unacknowledged")
+    __slots__ = ("_prefix_entries", "_prefix_messages", "generation", "last_entry", "unacknowledged")
 
     def __init__(self, generation: int, last_entry: EntryId, entries: Iterable[Entry]) -> None:
         self.generation, self.last_entry = generation, last_entry
         self.unacknowledged: dict[EntryId, Entry] = {entry.id: entry for entry in entries}
+        self._prefix_entries = self._prefix_messages = 0
+        """Number of entries whose messages are acknowledged in order from the first one, and number of their messages."""
+
+    def advance(self, entries: Sequence[Entry], count: int) -> int:
+        """Return how many of the batch's entries consist of its first `count` messages; 0 if they are not more than before."""
+        before = self._prefix_entries
+        while self._prefix_entries < len(entries):
+            messages = self._prefix_messages + deliverable_count(entries[self._prefix_entries])
+            if messages > count:
+                break
+            self._prefix_entries, self._prefix_messages = self._prefix_entries + 1, messages
+        return self._prefix_entries if self._prefix_entries > before else 0
 
 
 class PulsarLane:
@@ -126,17 +146,22 @@ class PulsarLane:
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
-        """Acknowledge the whole batch, or only the messages at these indexes of the batch; `receipt` is not used."""
-        self._release_charge(batch)
+        """Acknowledge the whole batch, or only the messages at these indexes of the batch; `receipt` is not used.
+
+        On an ordered lane the indexes are those of the first messages; an entry is acknowledged with its last message.
+        """
+        if indexes is None or not self._ordered:
+            self._release_charge(batch)
         handle: BatchHandle = batch.handle
         if self.revoked.is_set() or handle.generation != self._consumer.generation:
             return
         if self._ordered:
-            self._consumer.acknowledge_up_to(handle.last_entry)
-            # A chunked message that expired incomplete is delivered late, with an id before `last_entry`. Until its own id is
-            # acknowledged, too, a cumulative acknowledgement stops before its chunks.
-            if batch.data[-1].id < handle.last_entry:
-                self._consumer.acknowledge_up_to(batch.data[-1].id)
+            entries: Sequence[Entry] = batch.data
+            acknowledged = len(entries) if indexes is None else handle.advance(entries, len(indexes))
+            if acknowledged == len(entries):
+                self._acknowledge_batch(entries, handle)
+            elif acknowledged:
+                self._consumer.acknowledge_up_to(entries[acknowledged - 1].id)
         elif indexes is None:
             for entry_id in handle.unacknowledged:
                 self._consumer.acknowledge(entry_id)
@@ -145,6 +170,14 @@ class PulsarLane:
             for entry_id, mask in masks_by_entry(batch.data, sorted(indexes)).items():
                 if (entry := handle.unacknowledged.get(entry_id)) is not None and self._acknowledge_messages(entry, mask):
                     del handle.unacknowledged[entry_id]
+
+    def _acknowledge_batch(self, entries: Sequence[Entry], handle: BatchHandle) -> None:
+        """Acknowledge everything up to the end of a batch of an ordered lane."""
+        self._consumer.acknowledge_up_to(handle.last_entry)
+        # A chunked message that expired incomplete is delivered late, with an id before `last_entry`. Until its own id is
+        # acknowledged, too, a cumulative acknowledgement stops before its chunks.
+        if entries[-1].id < handle.last_entry:
+            self._consumer.acknowledge_up_to(entries[-1].id)
 
     def _acknowledge_messages(self, entry: Entry, mask: int) -> bool:
         """Acknowledge the messages whose bits are 1 in this mask; return True if the whole entry is acknowledged now."""

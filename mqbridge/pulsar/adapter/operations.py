@@ -24,7 +24,7 @@ from mqbridge.pulsar.adapter.retention_warnings import (
 )
 from mqbridge.pulsar.adapter.topics import UNPARTITIONED, Topics
 from mqbridge.pulsar.client.admin.admin import Admin, TopicStats
-from mqbridge.pulsar.client.admin.admin_http import HTTP_CONFLICT, HTTP_PRECONDITION_FAILED
+from mqbridge.pulsar.client.admin.admin_http import HTTP_CONFLICT, HTTP_NOT_FOUND, HTTP_PRECONDITION_FAILED
 from mqbridge.pulsar.client.connection.authorization import AccessDenied
 from mqbridge.pulsar.client.consumer.subscription import is_reader
 from mqbridge.pulsar.wire.ids import EARLIEST, EntryId
@@ -261,6 +261,31 @@ class PulsarOperations:
                     raise
 
         await self._for_each_partition(topic, create)
+
+    async def delete_group(self, topic: str, group: str) -> None:
+        """Delete the subscription of a topic. Raises ClusterError, FATAL while it has consumers."""
+        admin = self._require_admin("deleting a subscription")
+        full = self._topics.parse(topic)
+        try:
+            await admin.delete_subscription(full, group)
+        except ServerRefused as error:
+            if error.code == HTTP_PRECONDITION_FAILED:
+                problem = f"subscription {group!r} of topic {full} cannot be deleted while it has consumers"
+                raise ClusterError(f"{problem}: stop them ({error})", Failure.FATAL) from error
+            if error.code != HTTP_NOT_FOUND:
+                raise
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic; do nothing if it does not exist. Raises ClusterError, FATAL while it has producers or consumers."""
+        admin = self._require_admin("deleting a topic")
+        full = self._topics.parse(topic)
+        try:
+            await admin.delete(full)
+        except ServerRefused as error:
+            if error.code != HTTP_PRECONDITION_FAILED:
+                raise
+            problem = f"topic {full} cannot be deleted while producers or consumers are connected"
+            raise ClusterError(f"{problem}: stop them ({error})", Failure.FATAL) from error
 
     def check_create_group(self) -> None:
         """Raise ClusterError without `admin_url`: only the REST interface creates subscriptions without consuming."""

@@ -6,40 +6,33 @@ import itertools
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
-from mqbridge import native
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import OutboundSpec, SendFailure
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.adapter.tools.deadlines import CLOSE_S
-from mqbridge.adapter.tools.receipts import ReceiptAggregator, closed_outbound_future
+from mqbridge.adapter.tools.receipts import ReceiptAggregator, closed_outbound_future, refused_whole
 from mqbridge.adapter.tools.stored_positions import last_stored
 from mqbridge.errors import ClusterError, Failure, RequestTimeout
 from mqbridge.mapping.bounded_cache import BoundedCache
 from mqbridge.mapping.sequences import position_of_sequence
-from mqbridge.message import Message, Partition, Position, Share
+from mqbridge.message import Partition, Position, Share
 from mqbridge.net.failing_sends import longest_failing
 from mqbridge.net.waiting_sends import Caller
-from mqbridge.pulsar.adapter.batches import FORMAT
 from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
-from mqbridge.pulsar.adapter.sender_sequence import MessagePositions, SenderSequence
+from mqbridge.pulsar.adapter.sender_sequence import SenderSequence
+from mqbridge.pulsar.adapter.share_encoder import EncodedShare, ShareEncoder
 from mqbridge.pulsar.adapter.topics import UNPARTITIONED, Topics
 from mqbridge.pulsar.client.cluster_client import ClusterClient
 from mqbridge.pulsar.client.modes import ACCESS_MODES
 from mqbridge.pulsar.client.producer.entry_producer import OPEN_TIMEOUT_S, EntryProducer
-from mqbridge.pulsar.client.producer.pending_entry import SendResult
+from mqbridge.pulsar.client.producer.pending_entry import PendingEntry, SendResult, StoredEntry, refusal_before_sending
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
-from mqbridge.pulsar.mapping.passthrough import encode_entries
-from mqbridge.pulsar.mapping.request import (
-    EncodeResult,
-    Limits,
-    encode,
-    encode_by_key,
-    encode_restored,
-    unreadable_failure,
-)
+from mqbridge.pulsar.mapping.request import EncodedEntry, Limits
+from mqbridge.pulsar.mapping.stored_units import UnitToStore
 from mqbridge.pulsar.wire.compression import CODEC_NUMBERS
 from mqbridge.pulsar.wire.hashing import java_string_hash, murmur3_32
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from mqbridge.pulsar.wire.schemas import Schema
 
 SequenceIds = tuple[int | None, int | None]
@@ -55,9 +48,6 @@ class PulsarOutbound:
     calls it if the broker has no sequence id of a named sender for some partition. `unchunked_reason` is why this topic must not
     have messages in chunks, if there is a reason.
     """
-
-    formats = () if native.compiled is not None else (FORMAT,)
-    """Formats of batches that are sent without decoding; none with the compiled module, with which every batch is decoded."""
 
     def __init__(
         self,
@@ -85,10 +75,9 @@ class PulsarOutbound:
         self._topic_names = [topics.partition_topic_name(partition) for partition in targets]
         self._limits = self._limits_below(max_message_size)
         self._producers: dict[int, EntryProducer] = {}
-        self._encode_messages = encode_restored if options.restore_entries else encode
-        self._copies_entries = native.compiled is None and not options.restore_entries
+        self._encoder = ShareEncoder(spec, options, has_schema=schema is not None)
+        self.formats = self._encoder.formats
         self._hash = _JAVA_HASHES.__getitem__ if options.key_hash == "java" else murmur3_32
-        self._origin_of = spec.origin_of
         self._loop = asyncio.get_running_loop()
         self._closed = False
 
@@ -102,33 +91,32 @@ class PulsarOutbound:
         producer = self._producers.get(partition) or self._open_producer(partition)
         if producer.max_message_size not in (None, self._max_message_size):  # a broker with another limit serves the topic now
             self._limits = self._limits_below(producer.max_message_size or self._max_message_size)
-        sequence_ids: Iterable[SequenceIds] = ASSIGNED_BY_PRODUCER
+        sequence, sequence_ids = self._sender_sequence, ASSIGNED_BY_PRODUCER
         try:
-            if self._sender_sequence is None:
-                entries, failures = self._encode(share)
-            else:
-                entries, failures, sequence_ids = self._encode_with_sequence_ids(self._sender_sequence, partition, share)
+            encoded = self._encode(partition, share)
+            if self._spec.whole_shares and (failures := self._find_refusals(encoded, producer)):
+                return self._refused_future(share, failures)
+            if sequence is not None:
+                sequence_ids = sequence.assign_ids(partition, encoded.entries, encoded.positions)
         except ClusterError as error:
             return _failed_future(share, error)
-        receipt = ReceiptAggregator(share.count, failures, self._loop)
+        receipt = ReceiptAggregator(share.count, encoded.failures, self._loop)
         future = receipt.future
         caller = Caller(future, share.batch.partition, (future,))
         # The delivery charges these bytes to its memory budget until the receipt.
-        share.held_bytes = sum(len(entry.payload) for entry in entries)
-        for entry, (first_id, last_id) in zip(entries, sequence_ids, strict=False):  # ASSIGNED_BY_PRODUCER has no end
-            response = producer.send(
-                entry.metadata,
-                entry.payload,
-                entry.count,
-                first_id,
-                highest_sequence_id=last_id,
-                divisible=len(entry.indexes) > 1,
-                caller=caller,
-            )
+        share.held_bytes = sum(map(_size_of, encoded.entries))
+        for entry, ids in zip(encoded.entries, sequence_ids, strict=False):  # ASSIGNED_BY_PRODUCER has no end
+            response = _send(producer, entry, ids, caller)
             receipt.add_request(response, entry.indexes, partial(_positions, len(entry.indexes)))
-        if self._sender_sequence is not None:
-            receipt.future.add_done_callback(partial(self._sender_sequence.on_send_done, partition))
+        if sequence is not None:
+            receipt.future.add_done_callback(partial(sequence.on_send_done, partition))
         return receipt.finish_adding()
+
+    def _refused_future(self, share: Share, failures: Sequence[MessageFailure]) -> "asyncio.Future[Receipt]":
+        """Return the future of a share that is refused as a whole."""
+        future: asyncio.Future[Receipt] = self._loop.create_future()
+        future.set_result(refused_whole(share.count, failures))
+        return future
 
     def _limits_below(self, max_message_size: int) -> Limits:
         """Return the limits of entries for a broker that accepts at most `max_message_size` bytes.
@@ -138,39 +126,21 @@ class PulsarOutbound:
         self._max_message_size = max_message_size
         return Limits(self._options.batch_messages, min(self._options.batch_bytes, max_message_size))
 
-    def _encode(self, share: Share) -> EncodeResult:
-        """Encode a share as entries. An unchanged batch of Pulsar entries is copied undecoded, see `formats`."""
-        batch, origin = share.batch, self._origin_of(share.batch.partition)
-        if self._options.batch_by_key:
-            entries, failures = encode_by_key(share.messages, origin, self._limits, self._encode_messages)
-        elif self._copies_entries and batch.format == FORMAT and share.indexes is None and not share.is_edited:
-            entries, failures = encode_entries(batch.data, origin, self._limits)
-        else:
-            entries, failures = self._encode_messages(share.messages, origin, self._limits)
-        return entries, failures
+    def _encode(self, partition: int, share: Share) -> EncodedShare:
+        """Encode a share, or of a sender, what the partition has not stored yet. Raises ClusterError, see `SenderSequence`."""
+        if self._sender_sequence is None:
+            return self._encoder.encode(share, self._limits)
+        return self._encoder.encode_unstored(self._sender_sequence, partition, share, self._limits)
 
-    def _encode_with_sequence_ids(
-        self, sequence: SenderSequence, partition: int, share: Share
-    ) -> tuple[*EncodeResult, Sequence[SequenceIds]]:
-        """Encode the messages that are not stored yet; return entries, failures and the entries' sequence ids.
-
-        Raises ClusterError if a message must not be sent now (see `SenderSequence`); then no message counts as sent.
-        """
-        source, messages = share.batch.partition, share.messages
-        if not len(messages):
-            return [], [], []
-        positions = MessagePositions(messages)
-        first_index_and_position = next(positions.readable(), None)
-        if first_index_and_position is not None:
-            sequence.check_first(partition, source, first_index_and_position[1])
-        stored_count = sequence.count_stored(partition, positions)
-        unstored = messages[stored_count:] if stored_count else messages
-        entries, failures = self._encode_messages(unstored, self._origin_of(source), self._limits, stored_count)
-        return (
-            entries,
-            _unreadable_failures(messages, stored_count) + failures,
-            sequence.assign_ids(partition, entries, positions),
-        )
+    def _find_refusals(self, encoded: EncodedShare, producer: EntryProducer) -> list[MessageFailure]:
+        """Return the failures of the messages of which it is known before they are sent that they cannot be stored."""
+        failures = list(encoded.failures)
+        caller = Caller(None, None, ())
+        for entry in encoded.entries:
+            pending = _pending_entry(entry, self._loop.create_future(), caller)
+            if (error := refusal_before_sending(pending, self._max_message_size, producer.settings)) is not None:
+                failures += [MessageFailure(index, Failure.REFUSED, str(error)) for index in entry.indexes]
+        return sorted(failures, key=lambda failure: failure.index)
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
         """Withdraw the unsent entries of the sends with these futures; sent entries stay in flight until their receipt."""
@@ -201,10 +171,13 @@ class PulsarOutbound:
         producer = self._producers[partition] = self._client.producer(self._topic_names[partition], settings)
         return producer
 
-    async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
-        """Return the last stored source position by partition; without a sender's name, first take exclusive access to all.
+    async def resume(
+        self, source: Partition, since: Mapping[int, Position] | None = None, partitions: Collection[int] | None = None
+    ) -> Mapping[int, Position]:
+        """Return the last stored source position by partition; without a sender's name, first take exclusive access.
 
-        Messages before the positions in `since` (by target partition) are not read.
+        With `partitions`, only these are searched, and exclusive access is taken to them only. Messages before the positions in
+        `since` (by target partition) are not read.
 
         Exclusive access fences off for good every outbound that has taken it before. It is no protection against an outbound that
         never called `resume`: the broker closes its shared producers, but was seen to accept one of them that reconnected. When
@@ -213,16 +186,17 @@ class PulsarOutbound:
         if self._options.batch_by_key:
             problem = f"the target {self._spec.topic!r} has batch_by_key, which stores messages out of their source's order"
             raise ClusterError(f"{problem}, so a resumed copy could lose some: turn it off here", Failure.FATAL)
+        chosen = range(self.partitions) if partitions is None else sorted(partitions)
         if self._sender_sequence is not None:
-            return await self._resume_from_sequence_ids(self._sender_sequence, source, since)
+            return await self._resume_from_sequence_ids(self._sender_sequence, source, since, chosen)
         if not self._fences:
             self._fences = True
             await self._close_producers()
-        await self._open_all()
-        return await self._read_last_stored(source, range(self.partitions), since)
+        await self._open_all(chosen)
+        return await self._read_last_stored(source, chosen, since)
 
     async def _resume_from_sequence_ids(
-        self, sequence: SenderSequence, source: Partition, since: Mapping[int, Position] | None
+        self, sequence: SenderSequence, source: Partition, since: Mapping[int, Position] | None, partitions: Sequence[int]
     ) -> Mapping[int, Position]:
         """Derive the stored positions from the last sequence ids that the broker has for the sender's name.
 
@@ -231,14 +205,14 @@ class PulsarOutbound:
         """
         sequence.check_source(source)
         await self._close_producers()
-        await self._open_all()
-        last_ids = {partition: producer.last_sequence_id for partition, producer in self._producers.items()}
+        await self._open_all(partitions)
+        last_ids = {partition: self._producers[partition].last_sequence_id for partition in partitions}
         stored = {partition: position_of_sequence(last_id) for partition, last_id in last_ids.items() if last_id >= 0}
-        if len(stored) < self.partitions:
+        if len(stored) < len(partitions):
             if self._warn_undeduplicated is not None:
                 await self._warn_undeduplicated(self._spec.topic)
             stored.update(await self._read_last_stored(source, [each for each in last_ids if each not in stored], since))
-        sequence.set_stored(source, stored)
+        sequence.set_stored(source, stored, partitions)
         return stored
 
     @property
@@ -251,9 +225,9 @@ class PulsarOutbound:
         producers, self._producers = self._producers, {}
         await asyncio.gather(*(producer.close() for producer in producers.values()))
 
-    async def _open_all(self) -> None:
-        """Open the producers of all partitions. Raises ClusterError; RequestTimeout if that takes longer than OPEN_TIMEOUT_S."""
-        for partition in range(self.partitions):
+    async def _open_all(self, partitions: Iterable[int]) -> None:
+        """Open the producers of these partitions. Raises ClusterError; RequestTimeout if it takes longer than OPEN_TIMEOUT_S."""
+        for partition in partitions:
             if partition not in self._producers:
                 self._open_producer(partition)
         try:
@@ -286,10 +260,37 @@ class PulsarOutbound:
         await asyncio.gather(*(producer.close(deadline=deadline) for producer in self._producers.values()))
 
 
-def _unreadable_failures(messages: Sequence[Message], count: int) -> list[MessageFailure]:
-    """Return failures for the messages with a defect among the first `count`, which are skipped as if they were stored."""
-    defects = ((index, messages[index].defect) for index in range(count))
-    return [unreadable_failure(index, defect) for index, defect in defects if defect is not None]
+def _send(
+    producer: EntryProducer, entry: EncodedEntry | UnitToStore, ids: SequenceIds, caller: Caller
+) -> "asyncio.Future[SendResult]":
+    """Queue an entry for sending, with the sequence ids of its first and last message."""
+    first, last = ids
+    if isinstance(entry, UnitToStore):
+        return producer.send_stored(
+            entry.data, entry.metadata, entry.payload_size, first, highest_sequence_id=last, caller=caller
+        )
+    return producer.send(
+        entry.metadata,
+        entry.payload,
+        entry.count,
+        first,
+        highest_sequence_id=last,
+        divisible=len(entry.indexes) > 1,
+        caller=caller,
+    )
+
+
+def _pending_entry(entry: EncodedEntry | UnitToStore, future: "asyncio.Future[SendResult]", caller: Caller) -> PendingEntry:
+    """Return a copy of an entry as a producer queues it."""
+    if isinstance(entry, UnitToStore):
+        return StoredEntry(entry.data, entry.metadata, entry.payload_size, None, future, caller)
+    metadata = MessageMetadata(publish_time=1)
+    metadata.MergeFrom(entry.metadata)
+    return PendingEntry(metadata, entry.payload, entry.count, None, future, caller, divisible=False)
+
+
+def _size_of(entry: EncodedEntry | UnitToStore) -> int:
+    return len(entry.data if isinstance(entry, UnitToStore) else entry.payload)
 
 
 def _java_hash(key: bytes) -> int:

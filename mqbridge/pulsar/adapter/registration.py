@@ -5,6 +5,7 @@ from mqbridge.adapter.registry import Adapter
 from mqbridge.pulsar.adapter.config import PulsarCluster, PulsarInboundOptions, PulsarOutboundOptions
 from mqbridge.pulsar.mapping.preview import preview
 from mqbridge.pulsar.mapping.table import TABLE
+from mqbridge.pulsar.mapping.unit_format import EntryFormat
 
 
 def _make_cluster(name: str, config: PulsarCluster) -> Cluster:
@@ -21,4 +22,5 @@ ADAPTER = Adapter(
     make_cluster=_make_cluster,
     table=TABLE,
     preview=preview,
+    formats=(EntryFormat(),),
 )

@@ -7,7 +7,7 @@ messages do not come after the last position sent. The messages of a batch for o
 
 from asyncio import Future
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from typing import overload
@@ -18,6 +18,7 @@ from mqbridge.mapping.sequences import sequence_of
 from mqbridge.message import Message, Partition, Position, format_position
 from mqbridge.native import is_native
 from mqbridge.pulsar.mapping.request import EncodedEntry
+from mqbridge.pulsar.mapping.stored_units import UnitToStore
 
 _position_of_message = attrgetter("position")
 
@@ -47,12 +48,47 @@ class MessagePositions(Sequence[Position]):
         if is_native(self._messages):
             index: int | None = self._messages.first_descent()  # type: ignore[attr-defined]
             return index
-        positions = list(map(_position_of_message, self._messages))
-        return next((index for index, (previous, position) in enumerate(pairwise(positions), 1) if position <= previous), None)
+        return _first_descent(list(map(_position_of_message, self._messages)))
 
     def readable(self) -> Iterator[tuple[int, Position]]:
         """Yield the index and the position of each message without a defect."""
         return ((index, message.position) for index, message in enumerate(self._messages) if message.defect is None)
+
+
+class UnitPositions(Sequence[Position]):
+    """The positions of the messages of units; those at the indexes `damaged` cannot be read."""
+
+    __slots__ = ("_damaged", "_positions")
+
+    def __init__(self, positions: Sequence[Position], damaged: Collection[int]) -> None:
+        self._positions, self._damaged = positions, damaged
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    @overload
+    def __getitem__(self, index: int) -> Position: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Position]: ...
+
+    def __getitem__(self, index: int | slice) -> Position | Sequence[Position]:
+        return self._positions[index]
+
+    def first_descent(self) -> int | None:
+        """Return the index of the first position that is not greater than its predecessor; None if all ascend."""
+        return _first_descent(self._positions)
+
+    def readable(self) -> Iterator[tuple[int, Position]]:
+        """Yield the index and the position of each message of the units that can be read."""
+        return ((index, position) for index, position in enumerate(self._positions) if index not in self._damaged)
+
+
+SourcePositions = MessagePositions | UnitPositions
+
+
+def _first_descent(positions: Sequence[Position]) -> int | None:
+    return next((index for index, (previous, position) in enumerate(pairwise(positions), 1) if position <= previous), None)
 
 
 class SenderSequence:
@@ -66,6 +102,8 @@ class SenderSequence:
         self._topic = topic
         self._source: Partition | None = None
         """The source partition for which `Outbound.resume` found out which messages are stored; None before its first call."""
+        self._partitions: frozenset[int] | None = None
+        """Target partitions that accept sends; None: all."""
         self._stored: dict[int, Position] = {}
         """Target partition -> last stored position when the outbound was resumed."""
         self._sent: dict[int, Position] = {}
@@ -84,11 +122,25 @@ class SenderSequence:
                 f"not messages of partition {source}"
             )
 
-    def set_stored(self, source: Partition, stored: Mapping[int, Position]) -> None:
-        """Set the source, and by target partition the last position that is stored; clear everything noted about sends."""
+    def set_stored(self, source: Partition, stored: Mapping[int, Position], partitions: Collection[int] | None = None) -> None:
+        """Set the source, and by target partition the last position that is stored; clear everything noted about sends.
+
+        Only these target `partitions` accept sends from now on; None: all do.
+        """
         self._source, self._stored = source, dict(stored)
+        self._partitions = None if partitions is None else frozenset(partitions)
         self._sent.clear()
         self._interrupted.clear()
+
+    def count_stored_first(self, partition: int, source: Partition, positions: SourcePositions) -> int:
+        """Check that a share of `source` may be sent now; return how many of its first messages are stored already.
+
+        `positions` are those of its messages. Raises the errors of `check_first` and `count_stored`.
+        """
+        first = next(positions.readable(), None)
+        if first is not None:
+            self.check_first(partition, source, first[1])
+        return self.count_stored(partition, positions)
 
     def check_first(self, partition: int, source: Partition, first: Position) -> None:
         """Check that a share may be sent whose first message without a defect has the position `first`.
@@ -96,9 +148,10 @@ class SenderSequence:
         Raises LocalProtocolError if the outbound was not resumed for `source`. Raises ClusterError after a failed send (RETRY),
         if the stored position is one of another system (FATAL), and if `first` is not after the last position sent (FATAL).
         """
-        if self._source != source:
+        if self._source != source or (self._partitions is not None and partition not in self._partitions):
             raise LocalProtocolError(
-                f"sender {self.sender!r} must call resume for partition {source} before it sends into topic {self._topic!r}"
+                f"sender {self.sender!r} must call resume for partition {source} before it sends into partition {partition} "
+                f"(counted from 0) of topic {self._topic!r}"
             )
         if partition in self._interrupted:
             raise ClusterError(
@@ -116,7 +169,7 @@ class SenderSequence:
         if sent is not None and first <= sent:
             raise self._order_error(first, sent)
 
-    def count_stored(self, partition: int, positions: MessagePositions) -> int:
+    def count_stored(self, partition: int, positions: SourcePositions) -> int:
         """Return how many messages at the beginning of the share are stored already.
 
         Raises ClusterError if the positions of messages without a defect do not ascend. A defective message may be out of order:
@@ -139,7 +192,9 @@ class SenderSequence:
             Failure.FATAL,
         )
 
-    def assign_ids(self, partition: int, entries: Sequence[EncodedEntry], positions: Sequence[Position]) -> list[tuple[int, int]]:
+    def assign_ids(
+        self, partition: int, entries: Sequence[EncodedEntry | UnitToStore], positions: Sequence[Position]
+    ) -> list[tuple[int, int]]:
         """Return the sequence ids of each entry's first and last message, and note the entries as sent.
 
         `positions` are those of all messages of the share. Raises ClusterError (FATAL) if a position fits no sequence id.

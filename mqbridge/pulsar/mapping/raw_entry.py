@@ -46,6 +46,16 @@ def unreadable_messages(entry: Entry) -> list[Message]:
     ]
 
 
+def unreadable_unit(entry: Entry, data: bytes, count: int) -> list[Message]:
+    """Return `count` messages for a unit that cannot be read: the payload of the first one is the whole entry, `data`."""
+    defect = entry.defect or "the entry cannot be read"
+    if entry.is_parsed:
+        first = _message(entry, entry.metadata, data, 0, defect)
+    else:
+        first = Message(data, raw_properties((), FORM), defect=defect)
+    return [first, *(Message(b"", publish_time=first.publish_time, defect=defect) for _ in range(1, count))][:count]
+
+
 def raw_message(entry: Entry, defect: str) -> Message:
     """Return the raw message of a whole entry, joined if it is chunked."""
     metadata = _payload_metadata(entry)

@@ -63,6 +63,7 @@ class Entry:
                    `defect`: as received, or decompressed if the framing of the batch is wrong
     defect         the reason why the entry cannot be read; None if it can
     is_parsed      False if the metadata cannot be read: `payload` then has all bytes of the entry, from the checksum on
+    keeps_packed   True to keep the compressed payload, too, when the payload is unpacked: see `stored_bytes`
     chunks         metadata and payload size of each received chunk, whose payloads are joined in `payload`; empty for an entry
                    that is not chunked, and after the payload was decompressed
     acked_chunks   mask of the chunks of an unreadable message that are acknowledged; they are acknowledged at the broker together
@@ -86,6 +87,7 @@ class Entry:
         "entry",
         "first_chunk",
         "is_parsed",
+        "keeps_packed",
         "ledger",
         "metadata",
         "partition",
@@ -112,6 +114,7 @@ class Entry:
         self.redelivery_count, self.ack_set = redelivery_count, ack_set
         self.first_chunk: tuple[int, int] | None = None
         self.chunks_before = self.acked_chunks = 0
+        self.keeps_packed = False
         self.chunks: Sequence[tuple[MessageMetadata, int]] = ()
         self._decompressed = False
         self._packed_payload: bytes | None = None
@@ -139,7 +142,8 @@ class Entry:
     @property
     def held_bytes(self) -> int:
         """Current memory use, in bytes."""
-        return max(len(self.payload), self.min_bytes) + ENTRY_BYTES + PROPERTY_BYTES * len(self.metadata.properties)
+        size = max(len(self.payload), self.min_bytes) + (0 if self._packed_payload is None else len(self._packed_payload))
+        return size + ENTRY_BYTES + PROPERTY_BYTES * len(self.metadata.properties)
 
     @property
     def min_bytes(self) -> int:
@@ -205,7 +209,7 @@ class Entry:
             return
         if payload is not self.payload:
             self._decompressed = True
-            if len(self.payload) * KEPT_RATIO <= size:
+            if (self.keeps_packed and not self.chunks) or len(self.payload) * KEPT_RATIO <= size:
                 self._packed_payload = self.payload
         self.payload, self.chunks = payload, ()
 
@@ -230,29 +234,50 @@ class Entry:
 
 def decode_entry(data: bytes, at: int = 0) -> Entry:
     """Decode the entry at offset `at` and verify its checksum; the payload is not unpacked. Never raises, see `Entry.defect`."""
-    size = len(data)
-    if size - at >= 6 and _UINT16.unpack_from(data, at)[0] == MAGIC_BROKER_METADATA:
+    if len(data) - at >= 6 and _UINT16.unpack_from(data, at)[0] == MAGIC_BROKER_METADATA:
         at += 6 + _BROKER_PREFIX.unpack_from(data, at)[1]
-    begin = at
+    try:
+        metadata, end = read_metadata(data, at)
+    except RemoteProtocolError as error:
+        return Entry(MessageMetadata(), data[at:], defect=str(error), is_parsed=False)
+    return Entry(metadata, data[end:])
+
+
+def read_metadata(data: bytes, at: int = 0) -> tuple[MessageMetadata, int]:
+    """Verify the checksum of the entry at offset `at`; return its metadata, and where its payload begins.
+
+    The entry must not begin with broker metadata. Raises RemoteProtocolError.
+    """
+    size = len(data)
     if size - at >= 6 and _UINT16.unpack_from(data, at)[0] == MAGIC_CHECKSUM:
         stored = _MAGIC_AND_SUM.unpack_from(data, at)[1]
         at += 6
         computed = crc32c(memoryview(data)[at:])
         if computed != stored:
-            return _unparsed(data[begin:], f"CRC32C mismatch: computed {computed:08x}, stored {stored:08x}")
+            raise RemoteProtocolError(f"CRC32C mismatch: computed {computed:08x}, stored {stored:08x}")
     if size - at < 4:
-        return _unparsed(data[begin:], "the entry ends before its metadata")
+        raise RemoteProtocolError("the entry ends before its metadata")
     end = at + 4 + _UINT32.unpack_from(data, at)[0]
     if end > size:
-        return _unparsed(data[begin:], f"metadata of {end - at - 4} bytes exceeds the entry")
+        raise RemoteProtocolError(f"metadata of {end - at - 4} bytes exceeds the entry")
     try:
-        return Entry(MessageMetadata.FromString(data[at + 4 : end]), data[end:])
-    except DecodeError:
-        return _unparsed(data[begin:], f"metadata of {end - at - 4} bytes cannot be parsed")
+        return MessageMetadata.FromString(data[at + 4 : end]), end
+    except DecodeError as error:
+        raise RemoteProtocolError(f"metadata of {end - at - 4} bytes cannot be parsed") from error
 
 
-def _unparsed(data: bytes, defect: str) -> Entry:
-    return Entry(MessageMetadata(), data, defect=defect, is_parsed=False)
+def stored_bytes(entry: Entry) -> bytes:
+    """Return an entry that is not joined from chunks as it is stored, without the broker's metadata.
+
+    An entry of compressed messages that was unpacked without `keeps_packed` may be returned uncompressed. The compiled module's
+    entries are never compressed.
+    """
+    if not isinstance(entry, Entry):
+        return stored_entry(entry.metadata, entry.payload)
+    if not entry.is_parsed:
+        return entry.payload
+    ((metadata, payload),) = entry.stored_parts()
+    return stored_entry(metadata, payload)
 
 
 def has_valid_checksum(data: bytes, at: int = 0) -> bool:
@@ -302,6 +327,13 @@ class SendEncoder:
         `sequence_id` is that of the first message and `highest_sequence_id` that of the last; they are equal if the entry has
         only one message. `count` is the number of messages.
         """
+        prefix = encode_entry_prefix(metadata, payload)
+        return self.encode_command(sequence_id, highest_sequence_id, count, len(prefix) + len(payload), is_chunk) + prefix
+
+    def encode_command(
+        self, sequence_id: int, highest_sequence_id: int, count: int, entry_size: int, is_chunk: bool = False
+    ) -> bytes:
+        """Return the bytes of the frame before the entry, which has `entry_size` bytes. See `encode`."""
         send = self._send
         send.sequence_id = sequence_id
         send.num_messages = count
@@ -313,5 +345,4 @@ class SendEncoder:
             send.is_chunk = True
         else:
             send.ClearField("is_chunk")
-        prefix = encode_entry_prefix(metadata, payload)
-        return encode_frame_prefix(self._command, len(prefix) + len(payload)) + prefix
+        return encode_frame_prefix(self._command, entry_size)

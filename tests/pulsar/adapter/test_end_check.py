@@ -11,7 +11,7 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition
 from mqbridge.pulsar.adapter import end_check
 from mqbridge.pulsar.adapter.lane import PulsarLane
-from mqbridge.pulsar.adapter.range_reader import RangeReader
+from mqbridge.pulsar.adapter.partition_reader import PulsarReader
 from mqbridge.pulsar.client.connection import handshake
 from mqbridge.pulsar.client.consumer.subscription import Subscription, Types
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -208,14 +208,14 @@ async def test_a_range_is_read_with_few_requests_for_the_end(broker: Broker):
     client, count = scripted_client(), 100
     broker.on[LAST] = ends_at(1, count - 1)
     positions: list[Any] = []
-    async for batch in _feeding(broker, RangeReader(client, PARTITION, TOPIC, (1, 0, 0), (1, count, 0), PATIENCE_S), count):
+    async for batch in _feeding(broker, PulsarReader(client, PARTITION, TOPIC, (1, 0, 0), (1, count, 0), PATIENCE_S), count):
         positions += [message.position for message in batch.messages]
     assert [position[1] for position in positions] == list(range(count))
     assert len(broker.asked[LAST]) < count // 2
     await client.close()
 
 
-async def _feeding(broker: Broker, reader: RangeReader, count: int):
+async def _feeding(broker: Broker, reader: PulsarReader, count: int):
     """Yield the batches of the reader, and send it an entry whenever it waits."""
 
     async def feed() -> None:
@@ -225,9 +225,10 @@ async def _feeding(broker: Broker, reader: RangeReader, count: int):
             await iterate()
 
     feeding = asyncio.ensure_future(feed())
-    async for batch in reader.batches():
+    while (batch := await reader.receive()) is not None:
         yield batch
     await feeding
+    await reader.close()
 
 
 async def test_a_lane_with_an_incomplete_message_has_not_caught_up(broker: Broker, lane: PulsarLane):

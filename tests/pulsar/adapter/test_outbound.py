@@ -203,7 +203,7 @@ async def test_an_ordinary_message_above_the_limit_is_sent_in_chunks_in_its_plac
     outbound = PulsarOutbound(None, client, Topics(client, "c", "public/default"), spec, [target], 5 << 20)  # type: ignore[arg-type]
     if sender is not None:
         outbound._sender_sequence.set_stored(SOURCE, {})  # type: ignore[union-attr]
-    await outbound._open_all()  # the limit of the broker that serves the topic is known then
+    await outbound._open_all([0])  # the limit of the broker that serves the topic is known then
     receipt = await outbound.send(0, Share(source))
     assert receipt.failures == []
     joiner, found = ChunkJoiner(ChunkLimits()), []

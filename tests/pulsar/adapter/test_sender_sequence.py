@@ -14,9 +14,9 @@ from mqbridge.errors import ClusterError, Failure, LocalProtocolError
 from mqbridge.mapping.sequences import sequence_of
 from mqbridge.message import Batch, Message, Partition, Position, Share
 from mqbridge.pulsar.adapter.batches import make_batch
+from mqbridge.pulsar.adapter.bounds import EMPTY_PARTITION
 from mqbridge.pulsar.adapter.config import PulsarOutboundOptions
 from mqbridge.pulsar.adapter.outbound import PulsarOutbound
-from mqbridge.pulsar.adapter.range_reader import EMPTY_PARTITION
 from mqbridge.pulsar.adapter.topics import Topics
 from mqbridge.pulsar.client.connection import handshake
 from mqbridge.pulsar.mapping.stored import decode_plain

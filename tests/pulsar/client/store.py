@@ -48,6 +48,8 @@ class Store(Broker):
     def __init__(self, *, deduplicate: bool = True, max_message_size: int = 1 << 20) -> None:
         super().__init__()
         self.deduplicate, self.max_message_size = deduplicate, max_message_size
+        self.checks_producers = True
+        """False to accept entries as other producers made them."""
         self.logs: defaultdict[str, list[bytes]] = defaultdict(list)
         self.cursors: defaultdict[tuple[str, str], Cursor] = defaultdict(Cursor)
         self.highest: dict[tuple[str, str], int] = {}
@@ -110,7 +112,8 @@ class Store(Broker):
         asked = frame.command.send
         topic, name = key = self.names[link, asked.producer_id]
         log, metadata = self.logs[topic], decode_entry(frame.data, frame.entry_offset).metadata
-        assert (metadata.producer_name, metadata.sequence_id) == (name, asked.sequence_id)
+        if self.checks_producers:
+            assert (metadata.producer_name, metadata.sequence_id) == (name, asked.sequence_id)
         last_chunk = not asked.is_chunk or metadata.chunk_id == metadata.num_chunks_from_msg - 1
         duplicate = self.deduplicate and last_chunk and asked.sequence_id <= self.highest.get(key, -1)
         message_id = ids.message_id(-1, -1) if duplicate else ids.message_id(LEDGER, len(log))

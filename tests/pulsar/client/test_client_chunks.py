@@ -8,7 +8,7 @@ import pytest
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Partition
 from mqbridge.pulsar.adapter.lane import PulsarLane
-from mqbridge.pulsar.adapter.range_reader import RangeReader
+from mqbridge.pulsar.adapter.partition_reader import PulsarReader
 from mqbridge.pulsar.client import cluster_client
 from mqbridge.pulsar.client.consumer.subscription import Subscription, Types, reader
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
@@ -594,20 +594,20 @@ async def test_a_range_read_leaves_out_an_expired_message_and_does_not_return_to
     """Its id is before entries that were already read. If `next` followed it, they would be read again."""
     limits = ChunkLimits(expiry_s=0.05)
     monkeypatch.setattr(cluster_client, "reader", lambda start, role: replace(reader(start, role), chunk_limits=limits))
-    batches = RangeReader(client, Partition("c", "t", "-1", 0), TOPIC, (1, 0, 0), None, 5.0).batches()
-    first = asyncio.ensure_future(anext(batches))
+    batches = PulsarReader(client, Partition("c", "t", "-1", 0), TOPIC, (1, 0, 0), None, 5.0)
+    first = asyncio.ensure_future(batches.receive())
     await until(lambda: broker.asked[BaseCommand.FLOW])
     sender = Sender(broker)
     sender.chunk("a", 0)
     sender.plain(b"later")
     found = [await first]
-    second = asyncio.ensure_future(anext(batches))
+    second = asyncio.ensure_future(batches.receive())
     await until(lambda: "position 1:0:0 is left out unless its last chunk follows" in caplog.text)
     sender.plain(b"last")
     found.append(await asyncio.wait_for(second, PATIENCE_S))
     assert [[entry.payload for entry in batch.data] for batch in found] == [[b"later"], [b"last"]]
     assert [batch.next for batch in found] == [(1, 2, 0), (1, 3, 0)]
-    await batches.aclose()
+    await batches.close()
 
 
 @pytest.mark.parametrize("arrived", [1, 2, 3], ids=["begun", "half", "waiting to be taken"])
@@ -733,21 +733,20 @@ async def test_the_chunks_of_an_unreadable_message_are_messages_that_a_lane_ackn
     sender.plain(b"between")
     sender.chunk("a", 2)
     await until(lambda: consumer.queued == 2)
-    batch = await asyncio.wait_for(lane.receive(), PATIENCE_S)
-    assert [(message.position, message.defect is None) for message in batch.messages] == [
-        ((1, 1, 0), True),
-        ((1, 2, 0), False),
-        ((1, 2, 1), False),
-    ]
-    assert batch.count == 3
-    assert batch.held_bytes > batch.size == len(b"between" + b"a-0a-2")
-    chunks = [decode_entry(message.payload or b"") for message in batch.messages[1:]]
+    ordinary, batch = [await asyncio.wait_for(lane.receive(), PATIENCE_S) for _ in range(2)]
+    assert [message.position for message in ordinary.messages] == [(1, 1, 0)]
+    assert [(message.position, message.defect is None) for message in batch.messages] == [((1, 2, 0), False), ((1, 2, 1), False)]
+    assert batch.count == 2
+    assert batch.held_bytes > batch.size == len(b"a-0a-2")
+    assert [each.has_units for each in (ordinary, batch)] == [True, False]
+    chunks = [decode_entry(message.payload or b"") for message in batch.messages]
     assert [(chunk.metadata.chunk_id, chunk.payload) for chunk in chunks] == [(0, b"a-0"), (2, b"a-2")]
-    lane.acknowledge(batch, [0, 2])
+    lane.acknowledge(ordinary, [0])
+    lane.acknowledge(batch, [1])
     consumer.flush_acks()
     await until(lambda: acknowledged(broker))
     assert acknowledged(broker) == [(False, [1])]
-    lane.acknowledge(batch, [1])
+    lane.acknowledge(batch, [0])
     await consumer.close()
     assert acknowledged(broker) == [(False, [1]), (False, [0, 2])]
 

@@ -133,6 +133,7 @@ class EntryConsumer:
             connection=self._connection,
             wake=self.wake,
             arrival_ids=None if persistent else ArrivalIds(),
+            keeps_packed=subscription.keeps_packed,
         )
         self._requests = ConsumerRequests(consumer_id, topic, self._live_connection, request_timeout_s)
         self.deactivations = 0

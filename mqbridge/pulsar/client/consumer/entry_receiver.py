@@ -26,7 +26,7 @@ class EntryReceiver:
     `partition` is the topic's partition index, -1 for an unpartitioned topic. A message expires if its next chunk does not arrive
     within `chunk_expiry_s` seconds: it is queued with a defect, and `wake` is called. For other entries, `add` and `add_run`
     return whether the queue has grown. `connection` returns the current connection, None without one. `arrival_ids` gives the
-    entries their ids, None if the broker does.
+    entries their ids, None if the broker does. `keeps_packed` is that of `Subscription`.
     """
 
     def __init__(
@@ -39,8 +39,10 @@ class EntryReceiver:
         connection: Callable[[], Connection | None],
         wake: Callable[[], None],
         arrival_ids: ArrivalIds | None = None,
+        *,
+        keeps_packed: bool = False,
     ) -> None:
-        self._arrival_ids = arrival_ids
+        self._arrival_ids, self._keeps_packed = arrival_ids, keeps_packed
         self._state, self._receiver_queue = state, receiver_queue
         self._acks, self._partition = acks, partition
         self._chunk_expiry_s, self._connection = chunk_expiry_s, connection
@@ -53,7 +55,7 @@ class EntryReceiver:
         message, before = frame.command.message, len(self._receiver_queue)
         entry = decode_entry(frame.data, frame.entry_offset)
         entry.ledger, entry.entry = self._arrival_ids.take() if self._arrival_ids else ids.entry_id(message.message_id)
-        entry.redelivery_count = message.redelivery_count
+        entry.redelivery_count, entry.keeps_packed = message.redelivery_count, self._keeps_packed
         epoch = message.consumer_epoch if message.HasField("consumer_epoch") else None
         words = message.ack_set
         self._add(entry, entry_memory(entry, len(frame.data)), epoch, ids.from_words(words) if words else None)

@@ -27,11 +27,12 @@ _MIN_DECAY = _DECAY / 1024
 def entry_memory(entry: Entry, size: int) -> int:
     """Return the bytes of memory that an entry of `size` received bytes takes when it is unpacked, with its Python objects."""
     metadata = entry.metadata
+    packed = size if metadata.compression and entry.keeps_packed else 0
     if (unpacked := metadata.uncompressed_size) > size:
         size = max(size, min(unpacked, MAX_UNCOMPRESSED_BYTES))
     if (min_bytes := entry.min_bytes) > size:
         size = min_bytes
-    return size + ENTRY_BYTES + PROPERTY_BYTES * len(metadata.properties)
+    return packed + size + ENTRY_BYTES + PROPERTY_BYTES * len(metadata.properties)
 
 
 class ReceiveBudget:

@@ -141,12 +141,16 @@ class ReceiverQueue:
         """Take the next entries without unpacking them, until one of the three limits is reached.
 
         `max_bytes` limits their size as received, `max_memory` their memory when unpacked. At least one entry is taken unless
-        the queue is empty. The memory stays charged until `FlowPermits.release_deferred`.
+        the queue is empty. A message that was joined from chunks is taken alone: it cannot be stored as one entry. The memory
+        stays charged until `FlowPermits.release_deferred`.
         """
         entries: list[Entry] = []
         queue = self._queue
+        has_chunks = bool(self._chunks_of)
         size = memory = 0
         while queue and not (entries and (size >= max_bytes or memory >= max_memory or len(entries) >= max_entries)):
+            if has_chunks and entries and (queue[0][0].first_chunk or entries[-1].first_chunk):
+                break
             entry, charge = queue.popleft()
             entries.append(entry)
             size += entry.size

@@ -43,6 +43,8 @@ class Subscription:
     """Limits for chunks of incomplete messages, in addition to `max_bytes`."""
     joins_chunks: bool = True
     """False to receive each chunk as an entry of its own, with a defect."""
+    keeps_packed: bool = False
+    """True to keep the compressed payload of each entry beside the unpacked one, so that the entry can be stored as it is."""
     rollback_s: int = 0
     """A new subscription begins with the messages published this many seconds ago; 0: `earliest` decides where it begins."""
     priority: int = 0

@@ -26,10 +26,10 @@ from mqbridge.pulsar.client.connection.authorization import PRODUCE, explain_top
 from mqbridge.pulsar.client.connection.broker_registration import BrokerRegistration
 from mqbridge.pulsar.client.connection.connection import Connection
 from mqbridge.pulsar.client.connection.lookup import FIRST_DELAY_S, MAX_DELAY_S, REQUEST_TIMEOUT_S, Lookup
-from mqbridge.pulsar.client.producer.pending_entry import PendingEntry, SendResult
+from mqbridge.pulsar.client.producer.pending_entry import MAX_SEQUENCE, PendingEntry, SendResult, StoredEntry, message_count
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.client.producer.producer_state import ProducerState, State
-from mqbridge.pulsar.client.producer.send_queue import MAX_SEQUENCE, SendQueue
+from mqbridge.pulsar.client.producer.send_queue import SendQueue
 from mqbridge.pulsar.wire import client_commands, codes
 from mqbridge.pulsar.wire.frame import Frame
 from mqbridge.pulsar.wire.names import parse_topic
@@ -184,26 +184,56 @@ class EntryProducer:
         """
         self._home.check()
         future: asyncio.Future[SendResult] = self._loop.create_future()
-        if sequence_id is not None:
-            # The ids of the entry's other messages follow `sequence_id`; an explicit highest one must not be smaller than it.
-            limit = MAX_SEQUENCE + 1 - count if highest_sequence_id is None else highest_sequence_id
-            if not 0 <= sequence_id <= limit:
-                problem = f"topic {self.topic}: the sequence id {sequence_id} is not within 0 to {limit}"
-                future.set_exception(ClusterError(problem, Failure.REFUSED))
-                return future
+        if (problem := self._sequence_problem(sequence_id, highest_sequence_id, count)) is not None:
+            future.set_exception(ClusterError(problem, Failure.REFUSED))
+            return future
         if not metadata.publish_time:
             metadata.publish_time = time.time_ns() // 1_000_000
         if caller is None:
             caller = Caller(owner, None, (future,))
-        pending = PendingEntry(metadata, payload, count, sequence_id, future, caller, highest_sequence_id, divisible=divisible)
-        if self._sends.rejection is not None and self._sends.rejects(pending):
+        self._add(PendingEntry(metadata, payload, count, sequence_id, future, caller, highest_sequence_id, divisible=divisible))
+        return future
+
+    def send_stored(
+        self,
+        data: bytes,
+        metadata: MessageMetadata,
+        payload_size: int,
+        sequence_id: int | None = None,
+        *,
+        highest_sequence_id: int | None = None,
+        caller: Caller,
+    ) -> "asyncio.Future[SendResult]":
+        """Queue an entry that is stored as it is (see `StoredEntry`); return a future that is completed as that of `send`.
+
+        `metadata` are those of the entry, whose last `payload_size` bytes are the payload. The sequence ids are those of `send`;
+        they are sent beside the entry.
+        """
+        self._home.check()
+        future: asyncio.Future[SendResult] = self._loop.create_future()
+        if (problem := self._sequence_problem(sequence_id, highest_sequence_id, message_count(metadata))) is not None:
+            future.set_exception(ClusterError(problem, Failure.REFUSED))
             return future
+        self._add(StoredEntry(data, metadata, payload_size, sequence_id, future, caller, highest_sequence_id))
+        return future
+
+    def _sequence_problem(self, first: int | None, highest: int | None, count: int) -> str | None:
+        """Return why an entry of `count` messages cannot have these sequence ids; None if it can, or if none is given."""
+        if first is None:
+            return None
+        # The ids of the entry's other messages follow the first one; an explicit highest one must not be smaller than it.
+        limit = MAX_SEQUENCE + 1 - count if highest is None else highest
+        return None if 0 <= first <= limit else f"topic {self.topic}: the sequence id {first} is not within 0 to {limit}"
+
+    def _add(self, pending: PendingEntry) -> None:
+        """Queue an entry, unless entries are rejected now."""
+        if self._sends.rejection is not None and self._sends.rejects(pending):
+            return
         if self.settings.max_elapsed_s is not None:
             pending.added_at = self._loop.time()
             if self._expiry_timer is None:
                 self._expiry_timer = self._loop.call_later(EXPIRY_CHECK_S, self._expire)
         self._send_queue.add(pending)
-        return future
 
     def withdraw(self, owners: Collection[object]) -> None:
         """Stop sending the entries that were queued with one of these owners, see `SendQueue.withdraw`."""

@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from google.protobuf.message import EncodeError
+
 from mqbridge.errors import ClusterError, Failure, MqbridgeError, RemoteProtocolError
 from mqbridge.net.waiting_sends import Caller
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
@@ -19,6 +21,8 @@ from mqbridge.pulsar.wire.frame import FRAME_PADDING
 from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
+MAX_SEQUENCE = (1 << 63) - 1
+"""Maximum sequence id: brokers compare them as signed numbers, so a larger one would sort before all others."""
 COMMAND_RESERVE_BYTES = 2 << 10
 """Part of FRAME_PADDING (the bytes by which a frame may exceed the maximum message size) that is reserved for the command. The
 rest of the padding is for the metadata."""
@@ -105,6 +109,16 @@ class PendingEntry:
         self.chunked: ChunkedMessage | None = None
         """State of the chunked message that this entry is a chunk of; None if it is no chunk."""
 
+    def set_producer(self, name: str, schema_version: bytes) -> None:
+        """Set the metadata that say which producer sends the entry, and by which schema; its sequence ids must be assigned."""
+        metadata = self.metadata
+        metadata.producer_name = name
+        metadata.sequence_id = self.sequence
+        if self.highest > self.sequence:
+            metadata.highest_sequence_id = self.highest
+        if schema_version and not metadata.HasField("schema_version"):
+            metadata.schema_version = schema_version
+
     def unframe_payload(self, chunk_bytes: int | None, max_message_size: int) -> None:
         """Remove the batch framing of a single message that `chunks` would split otherwise.
 
@@ -146,9 +160,7 @@ class PendingEntry:
             raise too_large_error(self, len(payload), max_message_size, settings)
         is_chunk = self.chunked is not None or describes_chunk(self.metadata)
         prefix = encoder.encode(self.sequence, self.highest, self.count, self.metadata, payload, is_chunk)
-        # The prefix is the command and the metadata. If it is longer than the metadata's part of the padding, the whole frame
-        # must not exceed the limit.
-        if len(prefix) > FRAME_PADDING - COMMAND_RESERVE_BYTES and len(prefix) + len(payload) > max_message_size:
+        if exceeds_limit(len(prefix), len(payload), max_message_size):
             raise too_large_error(self, len(prefix) + len(payload), max_message_size, settings)
         self.prefix, self.size = prefix, len(prefix) + len(payload)
 
@@ -210,6 +222,68 @@ class PendingEntry:
             self.future.set_exception(error)
 
 
+class StoredEntry(PendingEntry):
+    """An entry that is sent as it is: `payload` is the whole entry (see `wire.entry.stored_entry`).
+
+    Only the command has the sequence ids that the producer assigns. The chunks of a message may have ids of their own, because
+    brokers and consumers find out by the metadata which chunks belong together.
+    """
+
+    __slots__ = ("_payload_size",)
+
+    def __init__(
+        self,
+        data: bytes,
+        metadata: MessageMetadata,
+        payload_size: int,
+        sequence: int | None,
+        future: "asyncio.Future[SendResult]",
+        caller: Caller,
+        highest: int | None = None,
+    ) -> None:
+        """`metadata` are those of `data`, whose last `payload_size` bytes are the payload."""
+        super().__init__(metadata, data, message_count(metadata), sequence, future, caller, highest, divisible=False)
+        self._payload_size = payload_size
+
+    def set_producer(self, name: str, schema_version: bytes) -> None:
+        """Change nothing."""
+
+    def unframe_payload(self, chunk_bytes: int | None, max_message_size: int) -> None:
+        """Change nothing."""
+
+    def compress_payload(self, codec: int) -> None:
+        """Change nothing."""
+
+    def chunks(self, chunk_bytes: int | None, max_message_size: int) -> list[PendingEntry]:  # noqa: ARG002 - as in the base class
+        """Return only the entry itself."""
+        return [self]
+
+    def encode(self, encoder: SendEncoder, max_message_size: int, settings: ProducerSettings) -> None:
+        """Encode the frame up to the entry. Raises ClusterError, see `too_large_error`, if it is too large for the broker."""
+        size = len(self.payload)
+        prefix = encoder.encode_command(self.sequence, self.highest, self.count, size, describes_chunk(self.metadata))
+        before_payload = len(prefix) + size - self._payload_size
+        if exceeds_limit(before_payload, self._payload_size, max_message_size):
+            raise too_large_error(self, self._payload_size, max_message_size, settings)
+        self.prefix, self.size = prefix, len(prefix) + size
+
+
+def message_count(metadata: MessageMetadata) -> int:
+    """Return the number of messages that a broker counts for an entry."""
+    return max(1, metadata.num_messages_in_batch)
+
+
+def exceeds_limit(before_payload: int, payload_size: int, max_message_size: int) -> bool:
+    """Return True if a broker with this limit does not take an entry.
+
+    `before_payload` is the size of the command and the metadata. If they are longer than their part of the padding, the whole
+    frame must not exceed the limit.
+    """
+    if payload_size > max_message_size:
+        return True
+    return before_payload > FRAME_PADDING - COMMAND_RESERVE_BYTES and before_payload + payload_size > max_message_size
+
+
 class ChunkedMessage:
     """State shared by the chunks of a message; their payloads are views of the payload of `whole`, the entry that was split."""
 
@@ -223,6 +297,29 @@ class ChunkedMessage:
         """Id of the first chunk; None before its receipt."""
         self.pending = 0
         """Number of chunks without a receipt."""
+
+
+def refusal_before_sending(entry: PendingEntry, max_message_size: int, settings: ProducerSettings) -> ClusterError | None:
+    """Return why a producer with these settings cannot send an entry to a broker with this limit; None if it can.
+
+    This does what the send queue does, but the result of the broker is left out. `entry` must not be sent afterwards.
+    """
+    entry.sequence = entry.highest = MAX_SEQUENCE
+    try:
+        entry.set_producer(settings.name or "", b"")
+        if len(entry.payload) + entry.metadata.ByteSize() + COMMAND_RESERVE_BYTES <= max_message_size:
+            return None
+        if settings.chunking:
+            entry.unframe_payload(settings.chunk_bytes, max_message_size)
+        entry.compress_payload(settings.codec)
+        encoder = SendEncoder(0)
+        for each in entry.chunks(settings.chunk_bytes, max_message_size) if settings.chunking else [entry]:
+            each.encode(encoder, max_message_size, settings)
+    except ClusterError as error:
+        return error
+    except (EncodeError, ValueError) as error:
+        return ClusterError(f"the entry cannot be encoded: {error}", Failure.REFUSED)
+    return None
 
 
 def entries_to_resend(entries: Iterable[PendingEntry], now: float, max_message_size: int, stored: int) -> list[PendingEntry]:

@@ -19,14 +19,11 @@ from google.protobuf.message import EncodeError
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError
 from mqbridge.net.waiting_sends import State, WaitingSends
 from mqbridge.pulsar.client.connection.connection import Connection
-from mqbridge.pulsar.client.producer.pending_entry import PendingEntry, entries_to_resend
+from mqbridge.pulsar.client.producer.pending_entry import MAX_SEQUENCE, PendingEntry, entries_to_resend
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.wire.entry import SendEncoder
 from mqbridge.pulsar.wire.ids import UNSIGNED_NONE
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
-
-MAX_SEQUENCE = (1 << 63) - 1
-"""Maximum sequence id: brokers compare them as signed numbers, so a larger one would sort before all others."""
 
 
 class SendQueue:
@@ -169,13 +166,7 @@ class SendQueue:
             raise ClusterError(
                 f"producer {self.name!r} has used up its sequence ids in topic {self._topic}: choose another name", Failure.FATAL
             )
-        metadata = entry.metadata
-        metadata.producer_name = self.name
-        metadata.sequence_id = entry.sequence
-        if entry.highest > entry.sequence:
-            metadata.highest_sequence_id = entry.highest
-        if self.schema_version and not metadata.HasField("schema_version"):
-            metadata.schema_version = self.schema_version
+        entry.set_producer(self.name, self.schema_version)
 
     # --- receipts ---------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import pytest
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError
 from mqbridge.net.dial import dial
-from mqbridge.pulsar.adapter.range_reader import request_bounds
+from mqbridge.pulsar.adapter.bounds import request_bounds
 from mqbridge.pulsar.client.consumer.subscription import Subscription, Types, reader
 from mqbridge.pulsar.wire import ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -243,7 +243,7 @@ async def test_a_topic_that_begins_with_a_message_in_chunks_has_its_first_bound_
 
     broker.on[BaseCommand.GET_LAST_MESSAGE_ID] = ends_at(1, 9)
     broker.on[BaseCommand.FLOW] = deliver
-    assert await request_bounds(client, TOPIC, 5.0) == Bounds((1, 4, 0), (1, 10, 0))
+    assert await request_bounds(client, TOPIC, 5.0) == Bounds((1, 4, 0), (1, 10, 0), last=(1, 9, 0))
 
 
 @pytest.mark.parametrize(("reported", "cursor"), [((1, 2), (1, 2)), ((5, -1), (5, -1)), ((-1, -1), None), (None, None)])

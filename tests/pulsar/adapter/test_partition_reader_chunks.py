@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,8 @@ import pytest_asyncio
 
 from mqbridge.adapter.topics import Bounds
 from mqbridge.message import Partition
-from mqbridge.pulsar.adapter.range_reader import RangeReader, request_bounds
+from mqbridge.pulsar.adapter.bounds import request_bounds
+from mqbridge.pulsar.adapter.partition_reader import PulsarReader
 from mqbridge.pulsar.client.cluster_client import ClusterClient
 from mqbridge.pulsar.client.connection import handshake
 from mqbridge.pulsar.client.consumer.entry_receiver import EntryReceiver
@@ -58,10 +60,10 @@ def fill(store: Store, *entries: str, published: int = OLD) -> None:
 async def read(client: ClusterClient, begin: int, end: int) -> list[str]:
     """Return the messages of a range; of an unreadable one `!` and the chunks that it has."""
     partition = Partition("c", "t", "-1", 0)
-    reader = RangeReader(client, partition, TOPIC, (LEDGER, begin, 0), (LEDGER, end, 0), PATIENCE_S)
+    reader = PulsarReader(client, partition, TOPIC, (LEDGER, begin, 0), (LEDGER, end, 0), PATIENCE_S)
     found = []
-    async with asyncio.timeout(PATIENCE_S):
-        async for batch in reader.batches():
+    async with asyncio.timeout(PATIENCE_S), closing(reader):
+        while (batch := await reader.receive()) is not None:
             for entry in batch.data:
                 messages = decode_plain(entry)
                 if entry.defect is None:
@@ -69,6 +71,12 @@ async def read(client: ClusterClient, begin: int, end: int) -> list[str]:
                 else:
                     found.append("!" + "".join(decode_entry(message.payload).payload.decode() for message in messages))
     return found
+
+
+@asynccontextmanager
+async def closing(reader: PulsarReader) -> AsyncIterator[None]:
+    yield
+    await reader.close()
 
 
 def limit_readers(monkeypatch: pytest.MonkeyPatch, limits: ChunkLimits) -> None:
@@ -160,7 +168,9 @@ async def test_the_bounds_of_a_topic_do_not_wait_for_a_message_to_become_complet
     store: Store, client: ClusterClient, first: str, more: list[str]
 ) -> None:
     fill(store, first, *more)
-    assert await request_bounds(client, TOPIC, PATIENCE_S) == Bounds((LEDGER, 0, 0), (LEDGER, 1 + len(more), 0))
+    assert await request_bounds(client, TOPIC, PATIENCE_S) == Bounds(
+        (LEDGER, 0, 0), (LEDGER, 1 + len(more), 0), last=(LEDGER, len(more), 0)
+    )
 
 
 @pytest.mark.parametrize(("published", "level"), [(OLD, logging.WARNING), (None, logging.INFO)], ids=["old", "new"])
