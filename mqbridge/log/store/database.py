@@ -65,9 +65,9 @@ Otherwise a busy process gets the lock again before others notice that it is fre
 T = TypeVar("T")
 P = ParamSpec("P")
 
-AppendJob = Callable[[Connection, ClockReading, int | None], tuple[list[int], Mapping[int, Extent]]]
-"""A job of the writing thread: gets the time and the maximum size of a partition; returns the offset after each append, and the
-extents of the partitions that it changed."""
+AppendJob = Callable[[Connection, ClockReading, int | None], tuple[T, Mapping[int, Extent]]]
+"""A job of the writing thread: gets the time and the maximum size of a partition; returns its result, and the extents of the
+partitions that it changed."""
 
 
 class _Worker(NamedTuple):
@@ -191,21 +191,21 @@ class Store:
 
         return self._submit(self._writer, run)
 
-    def append(self, job: AppendJob, size: int) -> "asyncio.Future[list[int]]":
+    def append(self, job: AppendJob[T], size: int) -> "asyncio.Future[T]":
         """Run a job that appends `size` bytes as `write` does, if there is room for them; the mark tells the new tails."""
         opened = self._log  # the store may be closed before the job runs
 
-        def run(connection: Connection) -> list[int]:
+        def run(connection: Connection) -> T:
             assert opened is not None  # noqa: S101 - `_submit` has refused the job otherwise
             self._check_room(opened, connection, size)
             reading, max_bytes = opened.clock.stamp(), self.config.retention_bytes
-            offsets, extents = transaction(connection, lambda: job(connection, reading, max_bytes), self.config.busy_timeout)
+            result, extents = transaction(connection, lambda: job(connection, reading, max_bytes), self.config.busy_timeout)
             self._has_appended = True
             if opened.mark is not None:
                 tails = ((id_, extent.next) for id_, extent in extents.items())
                 opened.mark.record(tails, partial(_jumps_for_mark, connection))
             self._after_commit(opened, connection)
-            return offsets
+            return result
 
         return self._submit(self._writer, run)
 

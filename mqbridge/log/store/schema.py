@@ -4,7 +4,8 @@
     topic      topics by name, with their numbers of partitions
     partition  `first` and `next` are the offsets of the oldest and of the next message, `bytes` is the size of all its batches
     jump       offsets of a partition from `first` to before `next` that have no message; `kind` is one of `JUMP_*`
-    batch      `count` messages from offset `base` on, encoded as in `wire/records.py`; `bytes` is the size of `records`
+    batch      `count` messages from offset `base` on, encoded as in `wire/records.py`, or a unit of another system as it is;
+               `bytes` is the size of `records`
     position   the offset at which a group (`grp`) continues in a partition
     lease      the member (`owner`) of a group that reads a partition
     member     the members of a group, with the heartbeats by which the others see that they live
@@ -61,8 +62,9 @@ TABLES = (
         renewed_ms INTEGER NOT NULL, lease_ms INTEGER NOT NULL, PRIMARY KEY (grp, topic, id)
     ) WITHOUT ROWID""",
 )
-"""Statements that create the tables. `format` names the format of a unit of another system that is stored as it is; NULL stands
-for our own records. `sender` and `sequence` are the stamp beside such a unit. Nothing writes these three yet."""
+"""Statements that create the tables. In `batch`, `format` names the format of a unit of another system that is stored as it is;
+NULL stands for our own records. `sender` and `sequence` are the stamp beside the messages: the name of the producer, and the
+offset that the last message of the row has in its source. Sequences of a sender ascend in each partition."""
 _OLD_TABLES = frozenset({"topic", "partition", "batch", "position", "lease", "member"})
 """Tables of the first two versions."""
 
