@@ -38,6 +38,7 @@ class LogCluster:
     def __init__(self, name: str, config: LogSettings) -> None:
         self.capabilities = Capabilities(
             seek=True,
+            delete_topics=True,
             topic_name=NAME_RULE,
             group_name=NAME_RULE,
             max_message_bytes=config.max_message_bytes,
@@ -81,6 +82,15 @@ class LogCluster:
                 f"cannot create topic {topic!r} with {partitions} partitions in log {self.name!r}",
                 hint=f"Give it 1 to {MAX_PARTITIONS} partitions",
             )
+
+    async def delete(self, topic: str) -> None:
+        """Delete the topic with its messages and all that groups have of it. Raises ClusterError while a group has members.
+
+        Open readers and outbounds of the topic fail. What this could not delete before an error or a kill is deleted when the
+        log is opened again.
+        """
+        if not name_problem(topic):
+            await self.store.delete_topic(topic)
 
     async def bounds(self, topic: str, partition: str | None = None) -> Mapping[str, Bounds]:
         """Return, by partition, the offset of the oldest message, the one of the next message, and that of the last one."""

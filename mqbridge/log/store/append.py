@@ -16,7 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 from mqbridge.adapter.receipt import MessageFailure, Receipt
-from mqbridge.errors import ClusterError, Failure
+from mqbridge.errors import ClusterError, Failure, TopicChanged
 from mqbridge.log.store.clocks import ClockReading
 from mqbridge.log.store.connection import Connection
 from mqbridge.log.store.database import Store
@@ -332,7 +332,9 @@ class _Group:
     def add(self, append: Append) -> Outcome:
         """Add the rows of an append that are not stored yet."""
         partition = append.partition
-        first, tail, size = self.extents.get(partition) or extent_of(self._connection, partition)
+        first, tail, size = extent = self.extents.get(partition) or extent_of(self._connection, partition)
+        if extent.is_deleted:
+            return TopicChanged("the topic was deleted: create it again, and open it")
         rows, repeated = append.rows, 0
         if append.sender is not None:
             try:

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from mqbridge.errors import ClusterError, Failure, GapError
+from mqbridge.errors import ClusterError, Failure, GapError, TopicChanged
 from mqbridge.log.store.connection import Connection, is_damage
 from mqbridge.log.store.extents import Extent, extent_of
 from mqbridge.log.store.jumps import Jump, jumps_of
@@ -63,10 +63,13 @@ def read(connection: Connection, partition: int, offset: int, max_bytes: int, ma
 
     They end before the first row of another format. The limits do not apply to the first row, so that a large row can be read.
 
-    Raises GapError if the offset was dropped by the retention, is beyond the end, or lies in a damaged or missing row. The gateway adds the name of the partition when it logs the error.
+    Raises TopicChanged if the topic was deleted, and GapError if the offset was dropped by the retention, is beyond the end, or
+    lies in a damaged or missing row. The gateway adds the name of the partition when it logs the error.
     """
     connection.execute("BEGIN")  # all queries see the file in the same state
     extent = extent_of(connection, partition)
+    if extent.is_deleted:
+        raise TopicChanged("the topic was deleted, and its messages with it")
     tail = extent.next
     _check_extent(extent, offset)
     while offset < tail:

@@ -2,7 +2,8 @@
 
     meta       one row: the file's id and generation, the last reading of the age clock, and when the file was made as a backup
     topic      topics by name, with their numbers of partitions
-    partition  `first` and `next` are the offsets of the oldest and of the next message, `bytes` is the size of all its batches
+    partition  `first` and `next` are the offsets of the oldest and of the next message, `bytes` is the size of all its batches,
+               or DELETED_BYTES if the topic was deleted
     jump       offsets of a partition from `first` to before `next` that have no message; `kind` is one of `JUMP_*`
     batch      `count` messages from offset `base` on, encoded as in `wire/records.py`, or a unit of another system as it is;
                `bytes` is the size of `records`
@@ -74,6 +75,13 @@ NUMBER_BITS = 20
 JUMP_LOST, JUMP_RESTORED = 1, 2
 """Why offsets have no message: messages with these offsets were acknowledged and are lost, so readers get a gap; or they may have
 been given after the backup from which the file was restored, so readers of its end go on behind them."""
+
+
+DELETED_BYTES = -1
+"""Size of a partition whose topic was deleted. The row stays: the id of the topic is given to no other one, and the mark, which
+knows the offsets of the partition, does not report its messages as lost."""
+DELETED_FORMAT = "log.deleted"
+"""Format of a row without contents that takes the place of a deleted one: see `deletion`."""
 
 
 class Meta(NamedTuple):
