@@ -38,7 +38,8 @@ class EncodedShare:
         """Add the rows of the next `count` messages, except for those that have failed."""
         self.rows += rows
         self.failures += failures
-        self.size += sum([len(row.records) for row in rows])
+        for row in rows:
+            self.size += len(row.records)
         self.count += count
 
     def fail_next(self, count: int, reason: str) -> None:
@@ -117,12 +118,16 @@ class ShareEncoder:
                 )
             except MappingError as error:
                 failures.append(MessageFailure(index, Failure.REFUSED, str(error)))
-        refused = {failure.index - begin for failure in failures}
-        stored = [message for index, message in enumerate(messages) if index not in refused] if refused else messages
-        offsets = [_offset(message.position) for message in stored] if has_sequence else None
-        if offsets is not None and any(later <= offset for offset, later in pairwise(offsets)):
-            raise self._order_error()
+        offsets = self._offsets(messages, [failure.index - begin for failure in failures]) if has_sequence else None
         encoded.add(_cut_into_rows(records, offsets), len(messages), failures)
+
+    def _offsets(self, messages: Sequence[Message], refused: Sequence[int]) -> list[int]:
+        """Return the offsets at the source of all messages but the refused ones. Raises ClusterError if they do not ascend."""
+        left_out = set(refused)
+        offsets = [_offset(message.position) for index, message in enumerate(messages) if index not in left_out]
+        if any(later <= offset for offset, later in pairwise(offsets)):
+            raise self._order_error()
+        return offsets
 
     def _encode_message(self, message: Message, origin: str | None) -> bytes:
         """Return the record of a message. Raises MappingError if it cannot be stored."""
@@ -162,18 +167,20 @@ def _offset(position: Position) -> int:
 
 def _cut_into_rows(records: list[bytes], offsets: Sequence[int] | None) -> list[NewRow]:
     """Cut records into rows of at most MAX_ROW_BYTES and MAX_ROW_MESSAGES; `offsets` are those of the messages at the source."""
+    if len(records) <= MAX_ROW_MESSAGES and sum(map(len, records)) <= MAX_ROW_BYTES:
+        return [_row(records, offsets, 0, len(records))] if records else []
     rows: list[NewRow] = []
     begin = size = 0
-
-    def cut(end: int) -> None:
-        first, last = (None, None) if offsets is None else (offsets[begin], offsets[end - 1])
-        rows.append(NewRow(end - begin, encode_row(records[begin:end]), None, first, last))
-
     for index, record in enumerate(records):
         if index > begin and (size + len(record) > MAX_ROW_BYTES or index - begin == MAX_ROW_MESSAGES):
-            cut(index)
+            rows.append(_row(records, offsets, begin, index))
             begin, size = index, 0
         size += len(record)
-    if records:
-        cut(len(records))
+    rows.append(_row(records, offsets, begin, len(records)))
     return rows
+
+
+def _row(records: list[bytes], offsets: Sequence[int] | None, begin: int, end: int) -> NewRow:
+    """Make a row of the records from `begin` to before `end`."""
+    row = encode_row(records[begin:end])
+    return NewRow(end - begin, row) if offsets is None else NewRow(end - begin, row, None, offsets[begin], offsets[end - 1])

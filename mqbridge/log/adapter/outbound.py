@@ -70,6 +70,7 @@ class LogOutbound:
             Append(
                 partition_id,
                 rows=encoded.rows,
+                size=encoded.size,
                 count=share.count,
                 indexes=encoded.indexes,
                 failures=encoded.failures,

@@ -11,7 +11,7 @@ stored already is not stored again, so a repeated send is harmless, whoever repe
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from mqbridge.log.store.database import Store
 from mqbridge.log.store.extents import Extent, extent_of, write_extents
 from mqbridge.log.store.new_row import NewRow
 from mqbridge.log.store.retention import Limits, trim_extent
-from mqbridge.log.store.schema import BatchStamp, batch_crc
+from mqbridge.log.store.schema import DELETED_BYTES, BatchStamp, batch_crc
 from mqbridge.log.store.senders import PartlyStored, StoredSequences
 from mqbridge.message import Position
 from mqbridge.net.backoff import Backoff
@@ -69,6 +69,7 @@ class Append:
         partition: int,
         *,
         rows: list[NewRow],
+        size: int,
         count: int,
         indexes: Sequence[int],
         failures: list[MessageFailure],
@@ -80,7 +81,7 @@ class Append:
         self.partition, self.rows, self.sender = partition, rows, sender
         self.count, self.indexes, self.failures = count, indexes, failures
         self.ordered, self.future, self.deadline = ordered, future, deadline
-        self.size = sum(len(row.records) for row in rows)
+        self.size = size
         self.is_withdrawn = False
         """True once `Appender.withdraw` was called: the append must not be tried again."""
 
@@ -139,7 +140,7 @@ class Appender:
 
     def append(self, append: Append) -> None:
         """Queue an append; its future gives the receipt."""
-        if append.is_blocked(self._blocked):
+        if self._blocked and append.is_blocked(self._blocked):
             append.resolve_failed("an earlier send failed")
             return
         self._queue.append(append)
@@ -314,6 +315,8 @@ class Written(NamedTuple):
     repeated: int
 
 
+NewValues = tuple[int, int, int, int, int, int, str | None, str | None, int | None, int, bytes]
+"""The values of a new row, in the order of the columns of `batch`."""
 Outcome = Written | ClusterError
 """The result of one append of a committed group. With a ClusterError, nothing of the append was stored."""
 
@@ -323,36 +326,34 @@ class _Group:
 
     def __init__(self, connection: Connection, stamp: BatchStamp) -> None:
         self._connection, self._stamp = connection, stamp
-        self._sequences = StoredSequences(connection)
+        self._sequences: StoredSequences | None = None
         self.extents: dict[int, Extent] = {}
-        self.added: dict[int, int] = {}
-        """Bytes of the new rows, by partition."""
-        self.rows: list[tuple[object, ...]] = []
+        self.rows: list[NewValues] = []
 
     def add(self, append: Append) -> Outcome:
         """Add the rows of an append that are not stored yet."""
         partition = append.partition
-        first, tail, size = extent = self.extents.get(partition) or extent_of(self._connection, partition)
-        if extent.is_deleted:
+        first, tail, size = self.extents.get(partition) or extent_of(self._connection, partition)
+        if size == DELETED_BYTES:
             return TopicChanged("the topic was deleted: create it again, and open it")
         rows, repeated = append.rows, 0
         if append.sender is not None:
+            if self._sequences is None:
+                self._sequences = StoredSequences(self._connection)
             try:
                 rows, repeated = self._sequences.leave_out_stored(partition, append.sender, append.rows)
             except PartlyStored as error:
                 return error
-        added = 0
         for count, records, unit_format, _, sequence in rows:
-            stamp = self._stamp
+            stamp, row_bytes = self._stamp, len(records)
             if unit_format is not None or sequence is not None:
                 sender = None if sequence is None else append.sender
                 stamp = BatchStamp(stamp.appended_ms, stamp.age_ms, unit_format, sender, sequence)
             crc = batch_crc(partition, tail, count, stamp, records)
-            self.rows.append((partition, tail, count, len(records), *stamp, crc, records))
+            self.rows.append((partition, tail, count, row_bytes, *stamp, crc, records))
             tail += count
-            added += len(records)
-        self.extents[partition] = Extent(first, tail, size + added)
-        self.added[partition] = self.added.get(partition, 0) + added
+            size += row_bytes
+        self.extents[partition] = Extent(first, tail, size)
         return Written(tail, repeated)
 
 
@@ -367,14 +368,15 @@ def write_group(
     outcomes = [collected.add(append) for append in group]
     extents = collected.extents
     if max_partition_bytes is not None:
-        _make_room(connection, collected.added, extents, max_partition_bytes)
+        _make_room(connection, collected.rows, extents, max_partition_bytes)
     connection.executemany("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", collected.rows)
     write_extents(connection, extents.items())
     return outcomes, extents
 
 
-def _make_room(connection: Connection, added: Mapping[int, int], extents: dict[int, Extent], max_bytes: int) -> None:
-    """Drop the oldest rows of the partitions that the `added` bytes make too large, before the new rows are inserted."""
+def _make_room(connection: Connection, rows: Sequence[NewValues], extents: dict[int, Extent], max_bytes: int) -> None:
+    """Drop the oldest rows of the partitions that these rows make too large, before they are inserted."""
     for partition, extent in extents.items():
         if extent.bytes > max_bytes:
-            extents[partition], _ = trim_extent(connection, partition, extent, Limits(max_bytes, None), added=added[partition])
+            added = sum(row[3] for row in rows if row[0] == partition)
+            extents[partition], _ = trim_extent(connection, partition, extent, Limits(max_bytes, None), added=added)
