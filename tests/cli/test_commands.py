@@ -1,7 +1,5 @@
 """Every command against embedded logs, in this process."""
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +8,13 @@ import pytest
 
 from mqbridge import native
 from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.reader import PartitionReader
 from mqbridge.adapter.registry import load_adapters
 from mqbridge.cli.demo import run_demo
 from mqbridge.config.cluster_choice import choose
 from mqbridge.config.load import load
 from mqbridge.log.adapter.cluster import LogCluster
-from mqbridge.message import Batch, Message, Position, Share
+from mqbridge.message import Batch, Message, Share
 from tests.cli.conftest import Invoke
 
 COMMANDS = ["quickstart", "run", "check", "explain", "schema", "topics", "groups", "offsets", "peek", "produce", "consume"]
@@ -239,21 +238,25 @@ def test_consume_starts_at_a_position(invoke: Invoke, orders: list[Any]) -> None
 def test_reading_ends_at_the_end_that_the_topic_had_at_the_start(
     invoke: Invoke, orders: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = LogCluster.read
+    original = LogCluster.reader
 
-    async def growing(
-        cluster: LogCluster, topic: str, partition: str, begin: Position, end: Position | None = None
-    ) -> AsyncGenerator[Batch, None]:
-        """Read as usual, and write another message after every batch."""
-        async with aclosing(original(cluster, topic, partition, begin, end)) as batches:
-            async for batch in batches:
+    async def growing(cluster: LogCluster, topic: str, partition: str, *arguments: Any, **options: Any) -> PartitionReader:
+        """Open a reader as usual, which writes another message after every batch."""
+        reader = await original(cluster, topic, partition, *arguments, **options)
+        receive = reader.receive
+
+        async def receive_and_write() -> Batch | None:
+            if (batch := await receive()) is not None:
                 outbound = await cluster.outbound(OutboundSpec(topic))
                 await outbound.send(int(partition), Share(Batch.of([Message(b"later")])))
                 await outbound.close()
-                yield batch
+            return batch
+
+        monkeypatch.setattr(reader, "receive", receive_and_write)
+        return reader
 
     invoke("produce", "-t", "orders", "-p", 1, *orders, stdin=b"a\nb\nc\n")
-    monkeypatch.setattr(LogCluster, "read", growing)
+    monkeypatch.setattr(LogCluster, "reader", growing)
     assert invoke("consume", "-t", "orders", "-e", "-f", "%s ", *orders).out == "a b c "
     assert invoke("consume", "-t", "orders", "-p", 1, "-o", 2, "-e", "-f", "%s ", *orders).out == "c later "
     assert invoke("peek", "orders", "-o", 4, "-p", 1, "--json", *orders).out.count("later") == 1

@@ -10,7 +10,7 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure, GapError, LocalProtocolError, Unreachable
 from mqbridge.log.adapter.cluster import LogCluster
-from mqbridge.log.adapter.outbound import MAX_ROW_BYTES, MAX_ROW_MESSAGES
+from mqbridge.log.adapter.encoding import MAX_ROW_BYTES, MAX_ROW_MESSAGES
 from mqbridge.log.adapter.registration import ADAPTER
 from mqbridge.log.store import append, connection, database
 from mqbridge.log.store.append import write_group

@@ -1,28 +1,31 @@
 """The embedded log as a cluster: implements `mqbridge.adapter.cluster.Cluster` on one log file."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from mqbridge.adapter.cluster import Capabilities
 from mqbridge.adapter.inbound import Inbound, InboundSpec
+from mqbridge.adapter.numbering import OffsetNumbering
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.reader import READ_BYTES, PartitionReader
+from mqbridge.adapter.tools.sharing import check_sharing
 from mqbridge.adapter.tools.unit_ranges import unit_ranges_from_offsets
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.log.adapter.inbound import LogInbound
-from mqbridge.log.adapter.lane import RECEIVE_BYTES, RECEIVE_MESSAGES, make_batch
 from mqbridge.log.adapter.operations import LogOperations
 from mqbridge.log.adapter.outbound import LogOutbound
+from mqbridge.log.adapter.reader import LogReader
 from mqbridge.log.store import jumps, topics
 from mqbridge.log.store.append import Appender
 from mqbridge.log.store.database import Store
-from mqbridge.log.store.names import check_name, name_problem
-from mqbridge.log.store.read import check_offset
+from mqbridge.log.store.names import NAME_RULE, check_name, name_problem
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.log.store.topics import PartitionRow
-from mqbridge.message import Batch, Partition, Position
+from mqbridge.message import Partition, Position
 
+MAX_SENDER_BYTES = 64 << 10
+"""Maximum length of a sender's name in UTF-8: it stands beside each row that the sender has stored."""
 MAX_PARTITIONS = 10_000
 """Maximum number of partitions of a topic; each poll for new messages reads a row per partition."""
 
@@ -30,9 +33,16 @@ MAX_PARTITIONS = 10_000
 class LogCluster:
     """One log file. Other processes, and other clusters of this process, may have the same file open."""
 
-    capabilities = Capabilities(seek=True)
+    numbering = OffsetNumbering()
 
     def __init__(self, name: str, config: LogSettings) -> None:
+        self.capabilities = Capabilities(
+            seek=True,
+            delete_topics=True,
+            topic_name=NAME_RULE,
+            group_name=NAME_RULE,
+            max_message_bytes=config.max_message_bytes,
+        )
         self.name, self.identity = name, config.identity
         self.store = Store(config)
         self._appender = Appender(self.store)
@@ -73,8 +83,19 @@ class LogCluster:
                 hint=f"Give it 1 to {MAX_PARTITIONS} partitions",
             )
 
-    async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """Return, by partition, the offset of the oldest message and the offset that the next appended message will get."""
+    async def delete(self, topic: str) -> None:
+        """Delete the topic with its messages and all that groups have of it. Raises ClusterError while a group has members.
+
+        Open readers and outbounds of the topic fail. What this could not delete before an error or a kill is deleted when the
+        log is opened again.
+        """
+        if not name_problem(topic):
+            await self.store.delete_topic(topic)
+
+    async def bounds(self, topic: str, partition: str | None = None) -> Mapping[str, Bounds]:
+        """Return, by partition, the offset of the oldest message, the one of the next message, and that of the last one."""
+        if partition is not None:
+            return {partition: _bounds(await self._existing_partition(topic, partition))}
         return {str(row.number): _bounds(row) for row in await self.existing_partitions(topic)}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
@@ -84,34 +105,12 @@ class LogCluster:
         offsets = await self.store.read(topics.committed, topic, group)
         return {str(number): (offset,) for number, offset in offsets.items()}
 
-    async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Yield the messages from `begin` to before `end` as batches; without `end`, wait for new messages after the last one.
-
-        Raises ClusterError, and GapError if messages of the range were dropped or are damaged.
-        """
-        row = next((row for row in await self.existing_partitions(topic) if str(row.number) == partition), None)
-        if row is None:
-            raise ClusterError(f"topic {topic!r} of log {self.name!r} has no partition {partition}", Failure.FATAL)
-        source, wake = Partition(self.name, topic, partition, row.number), asyncio.Event()
-        (offset,) = begin
-        check_offset(offset)
-        end_offset = None if end is None else end[0]
-        self.store.tails.watch(row.id, wake)
-        try:
-            while end_offset is None or offset < end_offset:
-                wake.clear()
-                rows, offset, _ = await self.store.rows(row.id, offset, RECEIVE_BYTES, RECEIVE_MESSAGES)
-                if end_offset is not None and (not rows or offset >= end_offset):
-                    return  # the range ends beyond the last message, or in the jump of a restored file
-                if rows:
-                    base, count, _ = rows[-1]  # the offset of its first message, and the number of its messages
-                    next_offset = base + count if end_offset is None else min(end_offset, base + count)
-                    yield make_batch(source, rows, offset, next_offset)
-                    offset = next_offset
-                else:
-                    await wake.wait()  # set if the partition has grown since the read
-        finally:
-            self.store.tails.unwatch(row.id, wake)
+    async def reader(
+        self, topic: str, partition: str, begin: Position, end: Position | None = None, *, max_bytes: int = READ_BYTES
+    ) -> PartitionReader:
+        """Open a reader. It reads no more than one batch at a time, of `max_bytes` at most, and holds nothing in between."""
+        row = await self._existing_partition(topic, partition)
+        return LogReader(self.store, row.id, Partition(self.name, topic, partition, row.number), begin, end, max_bytes)
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
         """Return the range from `begin` to `end` in which each message is a unit; nothing if it is empty.
@@ -134,17 +133,20 @@ class LogCluster:
         return inbound
 
     async def check_inbound(self, spec: InboundSpec) -> None:
-        """Raise ClusterError if a topic does not exist, ConfigError if a group cannot have this name."""
+        """Raise ClusterError if a topic does not exist, ConfigError for a group's name, or a way to share, that is invalid."""
         check_name("group", spec.group)
+        check_sharing(self, spec)
         for topic in spec.topics:
             await self.existing_partitions(topic)
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a producer into one topic."""
+        _check_sender(spec)
         return LogOutbound(self, self.store, self._appender, spec, await self.existing_partitions(spec.topic))
 
     async def check_outbound(self, spec: OutboundSpec) -> None:
-        """Raise ClusterError if the topic does not exist."""
+        """Raise ClusterError if the topic does not exist, ConfigError for an invalid name of a sender."""
+        _check_sender(spec)
         await self.existing_partitions(spec.topic)
 
     async def existing_partitions(self, topic: str) -> Sequence[PartitionRow]:
@@ -156,6 +158,35 @@ class LogCluster:
             )
         return rows
 
+    async def _existing_partition(self, topic: str, partition: str) -> PartitionRow:
+        """Return a partition. Raises ClusterError if it does not exist."""
+        number = int(partition) if partition.isascii() and partition.isdigit() else -1
+        row = None if name_problem(topic) else await self.store.read(topics.partition, topic, number)
+        if row is None or str(number) != partition:
+            await self.existing_partitions(topic)  # raises if there is no such topic
+            raise ClusterError(f"topic {topic!r} of log {self.name!r} has no partition {partition}", Failure.FATAL)
+        return row
+
+
+def _check_sender(spec: OutboundSpec) -> None:
+    """Raise ConfigError for a sender's name that cannot be stored."""
+    if spec.sender is None:
+        return
+    try:
+        size = len(spec.sender.encode())
+    except UnicodeEncodeError:
+        size = 0
+    if not 1 <= size <= MAX_SENDER_BYTES:
+        raise ConfigError(
+            f"{spec.sender[:80]!a} cannot be the name of a sender into the log",
+            hint=f"Give it 1 to {MAX_SENDER_BYTES} bytes of text",
+        )
+
 
 def _bounds(row: PartitionRow) -> Bounds:
-    return Bounds((row.first,), (row.next,), tuple((jump.first, jump.next) for jump in row.jumps))
+    left_out = tuple((jump.first, jump.next) for jump in row.jumps)
+    end = row.next
+    for first, after in reversed(left_out):
+        if after == end:
+            end = first
+    return Bounds((row.first,), (row.next,), left_out, (end - 1,) if end > row.first else None)

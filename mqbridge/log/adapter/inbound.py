@@ -8,7 +8,8 @@ if the group has none there, so that every message after it is either delivered 
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from typing import Any
 
 from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.tools.deadlines import seconds_until
@@ -32,6 +33,18 @@ RETRY_S = 1.0
 HEARTBEATS_PER_LEASE = 4
 """A member sends this many heartbeats in the time (`lease`) after which it would expire without them."""
 
+MAX_MEMBER_CHARS = 200
+"""Maximum length of `InboundSpec.member`, as far as it is shown."""
+
+
+def member_id(name: str | None) -> str:
+    """Return a unique id of a member, which begins with its name as operators see it."""
+    unique = uuid.uuid4().hex
+    if name is None:
+        return unique
+    shown = "".join(char if char.isprintable() else "?" for char in name[:MAX_MEMBER_CHARS])
+    return f"{shown}-{unique}"
+
 
 class LogInbound:
     """A member of a group: opens a lane for each partition assigned to it, and revokes the lanes of partitions that it loses."""
@@ -42,7 +55,9 @@ class LogInbound:
     def __init__(self, store: Store, cluster: str, spec: InboundSpec) -> None:
         self._store, self._cluster = store, cluster
         lease_ms = int(store.config.lease * 1000)
-        self._membership = Membership(spec.group, uuid.uuid4().hex, spec.topics, spec.start_of, lease_ms)
+        self._release_wait_s = spec.release_wait_s
+        keeps = spec.release_wait_s > 0
+        self._membership = Membership(spec.group, member_id(spec.member), spec.topics, spec.start_of, lease_ms, keeps)
         self._read_budget = Budget(spec.max_bytes)
         self._lanes: dict[int, LogLane] = {}
         """Lanes that are not revoked, by partition id."""
@@ -55,7 +70,8 @@ class LogInbound:
         self._rebalance_event = asyncio.Event()
         """Set when another member of this process may have released partitions; the next heartbeat is then sent at once."""
         self._heartbeat_task: asyncio.Task[None] | None = None
-        self._flush_tasks: set[asyncio.Task[None]] = set()
+        self._writes: set[asyncio.Task[None]] = set()
+        """Flushes, and releases of partitions after `release_wait_s`."""
         self._closed = False
 
     async def join(self) -> None:
@@ -83,9 +99,9 @@ class LogInbound:
         self._new_lanes.put_nowait(None)
         await cancel(self._heartbeat_task)
         self._cancel_flush()
-        if self._flush_tasks:
-            await asyncio.wait(self._flush_tasks, timeout=seconds_until(deadline))
-            await cancel(*self._flush_tasks)
+        if self._writes:
+            await asyncio.wait(self._writes, timeout=seconds_until(deadline))
+            await cancel(*self._writes)
         offsets = {partition: lane.acknowledged for partition, lane in self._lanes.items()}
         for lane in list(self._lanes.values()):
             self._end_lane(lane)
@@ -139,6 +155,11 @@ class LogInbound:
                 log.info(text, self._membership.group, lane.partition)
                 self._end_lane(lane)
                 self._rebalance_event.set()  # only a heartbeat without it may lease the partition again
+        for partition in change.kept:
+            if (lane := self._lanes.get(partition)) is not None and not lane.releasing.is_set():
+                text = "group %s: %s is assigned to another member, and will be released within %g s"
+                log.info(text, self._membership.group, lane.partition, self._release_wait_s)
+                lane.announce_release(self._release_wait_s)
         for row, offset in change.assigned:
             source = Partition(self._cluster, row.topic, str(row.number), row.number)
             lane = LogLane(self, self._store, row.id, source, offset, self._read_budget)
@@ -179,9 +200,13 @@ class LogInbound:
 
     def _start_flush(self) -> None:
         self._flush_timer = None
-        task = spawn(self._flush(), f"log acknowledge {self._membership.group}")
-        self._flush_tasks.add(task)
-        task.add_done_callback(self._flush_tasks.discard)
+        self._spawn_write(self._flush(), f"log acknowledge {self._membership.group}")
+
+    def _spawn_write(self, write: Coroutine[Any, Any, None], name: str) -> None:
+        """Run a write in the background; `close` waits for it."""
+        task = spawn(write, name)
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
 
     async def _flush(self) -> None:
         """Commit the acknowledged offsets; after a failure, schedule another flush."""
@@ -206,8 +231,16 @@ class LogInbound:
     async def release_lane(self, lane: LogLane, deadline: float | None = None) -> None:
         """Commit the lane's offset and end its lease. A later heartbeat may assign the partition again, even to this member."""
         if self._lanes.get(lane.id) is lane:
+            is_awaited = lane.releasing.is_set()
             self._end_lane(lane)
             await self._write_until(groups.release, {lane.id: lane.acknowledged}, deadline, f"release of {lane.partition}")
+            if is_awaited:
+                self._notify_other_members()
+
+    def give_up(self, lane: LogLane) -> None:
+        """Release a lane in the background, whose partition another member has waited for."""
+        if not self._closed and self._store.is_open:
+            self._spawn_write(self.release_lane(lane), f"log release {lane.partition}")
 
     async def _write_until(
         self, job: Callable[..., None], offsets: Mapping[int, int | None], deadline: float | None, action: str

@@ -1,4 +1,4 @@
-"""Lane of a log: one partition while this member has its lease.
+"""Lane of a log: one partition while this member has its lease, and some time longer while its messages are in flight.
 
 Nothing is read before `receive` is called. A receive reads up to RECEIVE_BYTES of rows, if the read-ahead budget has room, and
 does not decode them. It reads many rows at once, because passing a query to the reading thread takes about 100 us. Any number of
@@ -7,14 +7,13 @@ batches may be unacknowledged.
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from typing import Protocol
 
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import LaneRevoked
+from mqbridge.log.adapter.batches import make_batch
 from mqbridge.log.store import read
 from mqbridge.log.store.database import Store
-from mqbridge.log.wire.records import decode_rows
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.budget import Budget
 from mqbridge.net.read_ahead import ReadAheadAccount
@@ -33,6 +32,9 @@ class LaneOwner(Protocol):
     async def release_lane(self, lane: "LogLane", deadline: float | None, /) -> None:
         """Commit the lane's offset and end its lease. `deadline` is an event loop time; None: CLOSE_S (30 s) from now."""
 
+    def give_up(self, lane: "LogLane", /) -> None:
+        """Release the lane in the background: another member has waited for its partition for long enough."""
+
 
 class LogLane:
     """A leased partition; its positions are (offset,).
@@ -49,6 +51,9 @@ class LogLane:
         self.acknowledged: int | None = None
         """The offset to commit; None until the first acknowledgement."""
         self.revoked = asyncio.Event()
+        self.releasing = asyncio.Event()
+        self._give_up_timer: asyncio.TimerHandle | None = None
+        """The timer that gives the partition up; None if nobody waits for it."""
         self._owner, self._store = owner, store
         self._read_ahead = ReadAheadAccount(budget, self.revoked)
         self._next = offset
@@ -89,12 +94,16 @@ class LogLane:
         while True:
             if self.revoked.is_set():
                 raise LaneRevoked(f"{self.partition} now belongs to another member of the group, or was released")
+            if self.releasing.is_set():  # no more messages: the partition is given up soon
+                self._read_ahead.release()
+                await self.revoked.wait()
+                continue
             run, offset = self._run, self._next
             self._wake.clear()
             await self._read_ahead.reserve(max_bytes)
             found = await self._store.rows(self.id, offset, min(max_bytes, RECEIVE_BYTES), RECEIVE_MESSAGES)
             size, tail = read.held_bytes(found.rows), found.tail
-            if found.rows and size <= max_bytes and run == self._run and not self.revoked.is_set():
+            if found.rows and size <= max_bytes and run == self._run and not self.releasing.is_set():
                 return self._make_batch(found, size)
             del found  # free the memory before waiting for its budget
             self._read_ahead.release()
@@ -110,7 +119,7 @@ class LogLane:
         self._next = base + count
         self._caught_up = self._next >= found.tail
         self._read_ahead.record_batch(size, (self._next,))
-        return make_batch(self.partition, found.rows, found.offset, self._next, self._run)
+        return make_batch(self.partition, found, self._next, self._run)
 
     def acknowledge(
         self,
@@ -118,12 +127,17 @@ class LogLane:
         indexes: Sequence[int] | None = None,
         receipt: Receipt | None = None,
     ) -> None:
-        """Acknowledge everything up to the end of the batch.
+        """Acknowledge everything up to the end of the batch, or with `indexes`, a `range(n)`, up to its message n.
 
-        `indexes` and `receipt` are ignored: a log has no individual acknowledgement.
+        `receipt` is not used. `range(0)` changes nothing: a group's offset never goes back.
         """
-        self._read_ahead.release_batch(batch.next)
-        next_offset = batch.next[0]
+        if indexes is None:
+            self._read_ahead.release_batch(batch.next)
+            next_offset = batch.next[0]
+        elif indexes:
+            next_offset = batch.first[0] + len(indexes)
+        else:
+            return
         is_stale = batch.handle < self._first_run or (batch.handle != self._run and next_offset > self._run_start)
         if self.revoked.is_set() or is_stale:
             return
@@ -132,17 +146,19 @@ class LogLane:
             self._owner.schedule_commit(self, next_offset)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Deliver again from the beginning of the batch, after the delay; do nothing if a newer run will do so anyway.
+        """Deliver again from the first message of the batch that is not acknowledged, after the delay.
 
-        `failures` are not used, because the messages after a failed one are delivered again in any case.
+        Does nothing if a newer run will do so anyway. `failures` are not used, because the messages after a failed one are
+        delivered again in any case.
         """
         self._read_ahead.release_batch(batch.next)
         if delay_s:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
             return
-        is_pending = batch.handle == self._run or batch.first[0] <= self._run_start
+        offset = min(max(batch.first[0], self.acknowledged or 0), batch.next[0])
+        is_pending = batch.handle == self._run or offset <= self._run_start
         if is_pending and batch.handle >= self._first_run and not self.revoked.is_set():
-            self._restart(batch.first[0])
+            self._restart(offset)
 
     async def seek(self, position: Position) -> None:
         """Continue from this offset, and commit it: after a seek back, the group's offset would otherwise remain too high.
@@ -165,9 +181,20 @@ class LogLane:
         self._caught_up = False
         self._wake.set()
 
+    def announce_release(self, wait_s: float) -> None:
+        """Announce that another member is to get the partition, and give it up after `wait_s`; a second call does nothing."""
+        if not self.releasing.is_set():
+            self.releasing.set()
+            self._wake.set()
+            self._give_up_timer = asyncio.get_running_loop().call_later(wait_s, self._owner.give_up, self)
+
     def end(self) -> None:
         """Revoke the lane: the partition no longer belongs to this member."""
+        if self._give_up_timer is not None:
+            self._give_up_timer.cancel()
+            self._give_up_timer = None
         self.revoked.set()
+        self.releasing.set()
         self._read_ahead.release()
         self._store.tails.unwatch(self.id, self._wake)
         self._wake.set()
@@ -175,25 +202,3 @@ class LogLane:
     async def release(self, deadline: float | None = None) -> None:
         """Commit the acknowledged offset and end the lease; see `LaneOwner.release_lane`."""
         await self._owner.release_lane(self, deadline)
-
-
-def make_batch(partition: Partition, rows: list[read.Row], first: int, end: int, run: int = 0) -> Batch:
-    """Make a batch of the messages in these rows at offsets from `first` to before `end`; `run` is the lane's run, if any.
-
-    If only some messages of a row are in the batch, its size includes the bytes of the row in proportion to their number. Rows
-    that begin at or after `end` add nothing.
-    """
-    size = sum(len(records) * max(0, min(end, base + count) - max(first, base)) // count for base, count, records in rows)
-    decode = partial(decode_rows, rows, first, end)
-    return Batch(
-        partition,
-        decode,
-        count=end - first,
-        size=size,
-        first=(first,),
-        next=(end,),
-        held_bytes=read.held_bytes(rows),
-        format="log.rows",
-        data=rows,
-        handle=run,
-    )

@@ -29,7 +29,7 @@ class LogQueries(Protocol):
         """Return the partitions of a topic. Raises ClusterError if it does not exist."""
 
     async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """Return the first and next offset of each partition."""
+        """Return the first, next and last offset of each partition."""
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """Return the group's committed offsets."""
@@ -71,6 +71,12 @@ class LogOperations:
             check_offset(offset)
         await self._store.write(move_group, self._store.observer, topic, group, offsets)
 
+    async def delete_group(self, topic: str, group: str) -> None:
+        """Forget the group's committed offsets in the topic. Raises ClusterError while the group has members that read it."""
+        await self._cluster.existing_partitions(topic)
+        check_name("group", group)
+        await self._store.write(delete_group, self._store.observer, topic, group)
+
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
         """Return the first offset appended at this time or later, by partition."""
         await self._cluster.existing_partitions(topic)
@@ -107,13 +113,10 @@ class LogOperations:
 
 def find_members(connection: Connection, observer: Observer, topic: str, group: str) -> list[Member]:
     """Return the living members of a group that read the topic, each with its leased partitions of it."""
-    row, time_ms = topics.find_topic(connection, topic), clock_ms()
+    row = topics.find_topic(connection, topic)
     if row is None:
         return []
-    ids = {id_ for (id_,) in connection.execute("SELECT id FROM member WHERE grp = ? AND topic = ?", (group, row.id))}
-    living = [
-        each.id for each in groups.members_of(connection, group) if each.id in ids and observer.is_alive(group, each, time_ms)
-    ]
+    living = groups.living_members(connection, observer, row.id, group)
     begin = partition_id(row.id, 0)
     leases = connection.execute(
         "SELECT owner, partition FROM lease WHERE grp = ? AND partition >= ? AND partition < ? ORDER BY partition",
@@ -127,18 +130,31 @@ def move_group(connection: Connection, observer: Observer, topic: str, group: st
 
     Expired members lose their leases here. Otherwise a member whose process was suspended could still commit when it resumes.
     """
-    if members := find_members(connection, observer, topic, group):
-        names = ", ".join(member.id for member in members)
-        raise ClusterError(
-            f"group {group!r} has members ({names}): stop them, then move the group's offsets; a member that was killed in"
-            " another container, or before this machine was restarted, counts until its lease has passed",
-            Failure.FATAL,
-        )
+    _refuse_members(connection, observer, topic, group, "move the group's offsets")
     rows = {str(row.number): row for row in topics.partitions(connection, topic)}
     if unknown := offsets.keys() - rows.keys():
         raise ClusterError(f"topic {topic!r} has no partition {', '.join(sorted(unknown))}", Failure.FATAL)
     groups.drop_expired(connection, group, observer, clock_ms())
     write_positions(connection, group, [(rows[name].id, offset) for name, offset in offsets.items()])
+
+
+def delete_group(connection: Connection, observer: Observer, topic: str, group: str) -> None:
+    """Delete what the log has of a group in this topic. Raises ClusterError while it has members that read the topic."""
+    _refuse_members(connection, observer, topic, group, "delete the group")
+    row = topics.find_topic(connection, topic)
+    if row is not None:
+        groups.forget(connection, group, row.id)
+
+
+def _refuse_members(connection: Connection, observer: Observer, topic: str, group: str, action: str) -> None:
+    """Raise ClusterError (FATAL) while the group has members that read the topic; `action` is what the user can do then."""
+    if members := find_members(connection, observer, topic, group):
+        names = ", ".join(member.id for member in members)
+        raise ClusterError(
+            f"group {group!r} has members ({names}): stop them, then {action}; a member that was killed in another container, or"
+            " before this machine was restarted, counts until its lease has passed",
+            Failure.FATAL,
+        )
 
 
 def offsets_at(connection: Connection, topic: str, time_ms: int) -> dict[str, int]:

@@ -7,32 +7,31 @@ from crc32c import crc32c
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import OutboundSpec, SendFailure
-from mqbridge.adapter.receipt import MessageFailure, Receipt
+from mqbridge.adapter.receipt import Receipt
 from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.adapter.tools.receipts import closed_outbound_future
 from mqbridge.adapter.tools.stored_positions import last_stored
-from mqbridge.errors import Failure, LocalProtocolError, MappingError
+from mqbridge.errors import ClusterError, LocalProtocolError
+from mqbridge.log.adapter.encoding import ShareEncoder
+from mqbridge.log.adapter.unit_formats import STORED_FORMATS
 from mqbridge.log.store.append import Append, Appender
 from mqbridge.log.store.database import Store
+from mqbridge.log.store.senders import highest_sequences
 from mqbridge.log.store.topics import PartitionRow
-from mqbridge.log.wire.records import encode_record, encode_row
-from mqbridge.message import Message, Partition, Position, Share, format_position
+from mqbridge.message import Partition, Position, Share
 from mqbridge.net.failing_sends import longest_failing
-
-MAX_ROW_BYTES = 512 << 10
-MAX_ROW_MESSAGES = 1000
-"""Maximum bytes and messages of a row of the table `batch`, which is always read as a whole. A larger send takes several rows."""
 
 
 class LogOutbound:
     """Encodes each send at once; the appender stores it with its next transaction.
 
     With `OutboundSpec.stamp_origin`, the stored origin is the message's source partition and position; without it, the origin
-    with which the message was read.
+    with which the message was read. With `OutboundSpec.sender`, messages whose positions are offsets are stored once, see
+    `mqbridge.log.store.senders`; positions with several components are found by their origins, as without a sender.
     """
 
-    formats = ()
-    """No batch format can be sent without decoding."""
+    formats = STORED_FORMATS
+    """Units of all formats that installed adapters know are stored as they are, each as one row."""
 
     def __init__(
         self, cluster: Cluster, store: Store, appender: Appender, spec: OutboundSpec, partitions: Sequence[PartitionRow]
@@ -42,7 +41,8 @@ class LogOutbound:
         self._partition_ids = [row.id for row in partitions]
         """`PartitionRow.id` of each partition, by partition index."""
         self._in_flight: set[asyncio.Future[Receipt]] = set()
-        self._origin_prefix_of = spec.origin_of
+        self._encoder = ShareEncoder(store.config, spec)
+        self._is_ordered = spec.ordered or spec.sender is not None
         self._closed = False
         self.partitions = len(partitions)
 
@@ -53,14 +53,15 @@ class LogOutbound:
             return closed_outbound_future(f"topic {self._spec.topic!r}")
         partition_id = self._partition_id(partition)
         future: asyncio.Future[Receipt] = loop.create_future()
-        records, indexes, failures = self._encode(share)
-        size = sum(map(len, records))
-        if (problem := self._size_problem(size)) is not None:
-            records, failures = [], [MessageFailure(index, Failure.REFUSED, problem) for index in range(share.count)]
-        if not records:
-            future.set_result(Receipt([()] * share.count, failures))  # (): not stored
+        try:
+            encoded = self._encoder.encode(share)
+        except ClusterError as error:
+            future.set_exception(error)
             return future
-        share.held_bytes = size  # held until the receipt, so the gateway counts them
+        if not encoded.rows:
+            future.set_result(encoded.receipt)
+            return future
+        share.held_bytes = encoded.size  # held until the receipt, so the gateway counts them
         max_elapsed_s = self._spec.max_elapsed_s
         deadline = None if max_elapsed_s is None else loop.time() + max_elapsed_s
         self._in_flight.add(future)
@@ -68,13 +69,15 @@ class LogOutbound:
         self._appender.append(
             Append(
                 partition_id,
-                rows=_cut_into_rows(records),
+                rows=encoded.rows,
+                size=encoded.size,
                 count=share.count,
-                indexes=indexes,
-                failures=failures,
-                ordered=self._spec.ordered,
+                indexes=encoded.indexes,
+                failures=encoded.failures,
+                ordered=self._is_ordered,
                 future=future,
                 deadline=deadline,
+                sender=self._spec.sender,
             )
         )
         return future
@@ -93,41 +96,6 @@ class LogOutbound:
             )
         return self._partition_ids[partition]
 
-    def _encode(self, share: Share) -> tuple[list[bytes], Sequence[int], list[MessageFailure]]:
-        """Return the records, the indexes of their messages, and the failures of messages that cannot be stored."""
-        prefix = self._origin_prefix_of(share.batch.partition)
-        records: list[bytes] = []
-        failures: list[MessageFailure] = []
-        for index, message in enumerate(share.messages):
-            try:
-                records.append(
-                    self._encode_message(
-                        message, message.origin if prefix is None else prefix + format_position(message.position)
-                    )
-                )
-            except MappingError as error:
-                failures.append(MessageFailure(index, Failure.REFUSED, str(error)))
-        if not failures:
-            return records, range(share.count), failures
-        refused = {failure.index for failure in failures}
-        return records, [index for index in range(share.count) if index not in refused], failures
-
-    def _size_problem(self, size: int) -> str | None:
-        """Return why a send of this size would wait for ever; None if it can be stored."""
-        max_bytes = self._store.config.max_bytes
-        if max_bytes is None or size <= max_bytes // 2:
-            return None
-        return f"the send has {size} bytes; the log accepts at most a half of its `max_bytes` ({max_bytes}) at once"
-
-    def _encode_message(self, message: Message, origin: str | None) -> bytes:
-        """Return the record of a message. Raises MappingError if it cannot be stored."""
-        if message.defect is not None:
-            raise MappingError(f"it could not be read: {message.defect}")
-        record = encode_record(message, origin)
-        if len(record) > (max_bytes := self._store.config.max_message_bytes):
-            raise MappingError(f"the message has {len(record)} bytes; the log accepts at most {max_bytes} (max_message_bytes)")
-        return record
-
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
         """Fail these sends, so that they are not stored. Those in the running transaction fail only if it fails temporarily."""
         self._appender.withdraw(self._in_flight.intersection(sends))
@@ -136,14 +104,31 @@ class LogOutbound:
         """Return the CRC32C of the key modulo the number of partitions; a log has no other kind of producer to agree with."""
         return crc32c(key) % self.partitions
 
-    async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
+    async def resume(
+        self, source: Partition, since: Mapping[int, Position] | None = None, partitions: Collection[int] | None = None
+    ) -> Mapping[int, Position]:
         """Return the last position of `source` that each partition has stored, by index; see `Outbound.resume`.
 
-        Searches each partition backward for a message whose origin is in `source`, down to its position in `since`.
-        Other producers may append meanwhile: a log cannot fence them.
+        With a sender, it is the one beside its newest row, if the partition has one. Otherwise each partition is searched
+        backward for a message whose origin is in `source`, down to its position in `since`: messages of a sender have origins,
+        too, unless the spec says not to stamp them. Other producers may append meanwhile: a log cannot fence them.
         """
-        partitions = {index: str(index) for index in range(self.partitions)}
-        return await last_stored(self._cluster, self._spec.topic, partitions, source, since, self._spec.writer)
+        searched = {index: str(index) for index in range(self.partitions) if partitions is None or index in partitions}
+        found = await self._stored_sequences(searched)
+        if self._spec.sender is None or self._spec.stamp_origin:
+            missing = {index: name for index, name in searched.items() if index not in found}
+            if missing:
+                found |= await last_stored(self._cluster, self._spec.topic, missing, source, since, self._spec.writer)
+        return found
+
+    async def _stored_sequences(self, searched: Collection[int]) -> dict[int, Position]:
+        """Return the position of the sender's last stored message by partition index, where the log has a sequence of it."""
+        sender = self._spec.sender
+        if sender is None:
+            return {}
+        by_id = {self._partition_ids[index]: index for index in searched}
+        found = await self._store.read(highest_sequences, sender, list(by_id))
+        return {by_id[id_]: (sequence,) for id_, sequence in found.items()}
 
     async def close(self, deadline: float | None = None) -> None:
         """Wait for the sends in flight until the deadline (loop time; None: CLOSE_S from now), then fail the rest with FATAL."""
@@ -151,16 +136,3 @@ class LogOutbound:
         if self._in_flight:
             await asyncio.wait(self._in_flight, timeout=seconds_until(deadline))
             self._appender.abandon(set(self._in_flight))
-
-
-def _cut_into_rows(records: list[bytes]) -> list[tuple[int, bytes]]:
-    """Cut records into rows of at most MAX_ROW_BYTES and MAX_ROW_MESSAGES, each with its message count."""
-    rows: list[tuple[int, bytes]] = []
-    begin = size = 0
-    for index, record in enumerate(records):
-        if index > begin and (size + len(record) > MAX_ROW_BYTES or index - begin == MAX_ROW_MESSAGES):
-            rows.append((index - begin, encode_row(records[begin:index])))
-            begin, size = index, 0
-        size += len(record)
-    rows.append((len(records) - begin, encode_row(records[begin:])))
-    return rows

@@ -3,6 +3,9 @@
 A group contains the sends of one iteration of the event loop, or those that arrive while the disk writes the previous group.
 Receipts follow the commit. Sends are stored in the order of the calls: a group that fails temporarily is retried unchanged,
 before any later send.
+
+The rows of a sender (`OutboundSpec.sender`) are compared with what is stored of it, in the transaction that stores them: what is
+stored already is not stored again, so a repeated send is harmless, whoever repeats it. See `senders`.
 """
 
 import asyncio
@@ -10,15 +13,18 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from mqbridge.adapter.receipt import MessageFailure, Receipt
-from mqbridge.errors import ClusterError, Failure
+from mqbridge.errors import ClusterError, Failure, TopicChanged
 from mqbridge.log.store.clocks import ClockReading
 from mqbridge.log.store.connection import Connection
 from mqbridge.log.store.database import Store
 from mqbridge.log.store.extents import Extent, extent_of, write_extents
+from mqbridge.log.store.new_row import NewRow
 from mqbridge.log.store.retention import Limits, trim_extent
-from mqbridge.log.store.schema import BatchStamp, batch_crc
+from mqbridge.log.store.schema import DELETED_BYTES, BatchStamp, batch_crc
+from mqbridge.log.store.senders import PartlyStored, StoredSequences
 from mqbridge.message import Position
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.failing_sends import FailingSends
@@ -32,40 +38,67 @@ GROUP_BYTES = 16 << 20
 offset commits that wait for the writing thread."""
 
 
+BlockKey = tuple[int, str | None]
+"""What a failed append blocks: the ordered appends to this partition, of this sender, or with None of everybody."""
+
+
 class Append:
     """One `Outbound.send` of `count` messages: its rows for one partition, and the future of its receipt.
 
-    `partition` is the row id of the partition. `rows` are pairs of a message count and the encoded messages (records), and `size`
-    is the number of bytes of all records. `indexes` are the indexes of the messages that the rows contain; the other messages are
-    in `failures`. If an `ordered` append fails, later ordered appends to its partition fail too. `deadline` is a loop time, after
-    which the append is not retried; None: it is retried for ever.
+    `partition` is the row id of the partition, `size` the number of bytes of all rows. `indexes` are the indexes of the messages
+    that the rows contain; the other messages are in `failures`. If an `ordered` append fails, later ordered appends to its
+    partition fail too. `deadline` is a loop time, after which the append is not retried; None: it is retried for ever.
     """
 
-    __slots__ = ("count", "deadline", "failures", "future", "indexes", "is_withdrawn", "ordered", "partition", "rows", "size")
+    __slots__ = (
+        "count",
+        "deadline",
+        "failures",
+        "future",
+        "indexes",
+        "is_withdrawn",
+        "ordered",
+        "partition",
+        "rows",
+        "sender",
+        "size",
+    )
 
     def __init__(
         self,
         partition: int,
         *,
-        rows: list[tuple[int, bytes]],
+        rows: list[NewRow],
+        size: int,
         count: int,
         indexes: Sequence[int],
         failures: list[MessageFailure],
         ordered: bool,
         future: "asyncio.Future[Receipt]",
         deadline: float | None,
+        sender: str | None = None,
     ) -> None:
-        self.partition, self.rows = partition, rows
+        self.partition, self.rows, self.sender = partition, rows, sender
         self.count, self.indexes, self.failures = count, indexes, failures
         self.ordered, self.future, self.deadline = ordered, future, deadline
-        self.size = sum(len(row) for _, row in rows)
+        self.size = size
         self.is_withdrawn = False
         """True once `Appender.withdraw` was called: the append must not be tried again."""
 
-    def resolve_stored(self, tail: int) -> None:
-        """Resolve the receipt: the messages are stored, and `tail` is the offset after them."""
-        # The receipt must not refer to this append, which refers to the future: the rows would stay until garbage collection.
-        self._resolve(partial(_positions, tail - len(self.indexes), self.count, self.indexes))
+    def is_blocked(self, blocked: "Collection[BlockKey]") -> bool:
+        """Return True if the append must not be stored, because one that it would overtake has failed."""
+        return self.ordered and ((self.partition, None) in blocked or (self.partition, self.sender) in blocked)
+
+    def resolve(self, outcome: "Outcome") -> None:
+        """Resolve the receipt by what the transaction did."""
+        if isinstance(outcome, Written):
+            # The receipt must not refer to this append, which refers to the future: the rows would stay until garbage collection.
+            stored = self.indexes[outcome.repeated :] if outcome.repeated else self.indexes
+            self._resolve(partial(_positions, outcome.tail - len(stored), self.count, stored))
+        elif outcome.failure is Failure.RETRY:
+            self.resolve_failed(str(outcome))
+        elif not self.future.done():
+            self.future.set_exception(outcome)
 
     def resolve_failed(self, reason: str) -> None:
         """Resolve the receipt: the messages are not stored, and may be sent again."""
@@ -95,6 +128,9 @@ class Appender:
         self._group: list[Append] = []
         """The appends in the running transaction, or in the next one after a failure."""
         self._backoff = Backoff()
+        self._blocked: set[BlockKey] = set()
+        """What the appends block that have failed in this iteration of the event loop: their callbacks, which tell the caller,
+        have not run yet, and what the caller sends until then must not overtake them."""
         self.failing = FailingSends()
         """The temporary failures since a transaction succeeded."""
         self._logged_at = float("-inf")
@@ -104,6 +140,9 @@ class Appender:
 
     def append(self, append: Append) -> None:
         """Queue an append; its future gives the receipt."""
+        if self._blocked and append.is_blocked(self._blocked):
+            append.resolve_failed("an earlier send failed")
+            return
         self._queue.append(append)
         if self._scheduled is None and not self._group:
             self._scheduled = asyncio.get_running_loop().call_soon(self._commit)
@@ -125,9 +164,10 @@ class Appender:
         """
         for append in (*self._group, *self._queue):
             append.is_withdrawn |= append.future in futures
-        self._queue = deque(_fail_withdrawn(self._queue))
+        blocked: set[BlockKey] = set()
         if self._scheduled is not None:  # no transaction runs: the group waits for its next attempt
-            self._group = _fail_withdrawn(self._group)
+            self._group = _fail_withdrawn(self._group, blocked)
+        self._queue = deque(_fail_withdrawn(self._queue, blocked))
 
     def _commit(self) -> None:
         """Fill the group from the queue and write it in one transaction; fail everything if the log is closed."""
@@ -142,8 +182,8 @@ class Appender:
         elif self._group:
             self._write().add_done_callback(self._on_written)
 
-    def _write(self) -> "asyncio.Future[list[int]]":
-        """Write the group in one transaction; the future gives the offset after each append."""
+    def _write(self) -> "asyncio.Future[list[Outcome]]":
+        """Write the group in one transaction; the future gives the outcome of each append."""
         group, size = self._group, sum(append.size for append in self._group)
         return self._store.append(partial(write_group, group), size)
 
@@ -162,31 +202,38 @@ class Appender:
         Appends whose receipt is already set or cancelled are dropped.
         """
         now = asyncio.get_running_loop().time()
-        blocked_partitions: set[int] = set()
-        """Partitions with an expired ordered append, which later ones must not overtake."""
+        blocked: set[BlockKey] = set()
         group = []
         for append in self._group:
             is_expired = append.deadline is not None and append.deadline <= now
-            if not self._fail_if(append, blocked_partitions, is_expired=is_expired):
+            if not self._fail_if(append, blocked, is_expired=is_expired):
                 group.append(append)
         self._group = group
-        if blocked_partitions:
-            self._queue = deque(each for each in self._queue if not self._fail_if(each, blocked_partitions))
+        self._block(blocked)
 
-    def _fail_if(self, append: Append, blocked_partitions: set[int], *, is_expired: bool = False) -> bool:
+    def _block(self, blocked: set[BlockKey]) -> None:
+        """Fail the queued appends that these keys block, and those that come before the callbacks of the failures have run."""
+        if blocked:
+            self._queue = deque(each for each in self._queue if not self._fail_if(each, blocked))
+            self._blocked |= blocked
+            asyncio.get_running_loop().call_soon(self._blocked.difference_update, frozenset(blocked))
+
+    def _fail_if(self, append: Append, blocked: set[BlockKey], *, is_expired: bool = False) -> bool:
         """Fail an append that is expired, or that must not overtake one that is; return True if it is done."""
-        if is_expired or (append.ordered and append.partition in blocked_partitions):
-            failed_send = "it" if is_expired else "an earlier send"
-            append.resolve_failed(f"the log {self._store.config.path} could not store {failed_send} before its deadline")
+        if is_expired or append.is_blocked(blocked):
+            reason = "could not store it before its deadline" if is_expired else "could not store an earlier send"
+            append.resolve_failed(f"the log {self._store.config.path} {reason}")
             if append.ordered:
-                blocked_partitions.add(append.partition)
+                blocked.add((append.partition, None))
         return append.future.done()
 
-    def _on_written(self, result: "asyncio.Future[list[int]]") -> None:
+    def _on_written(self, result: "asyncio.Future[list[Outcome]]") -> None:
         """Give the group its receipts; after a temporary failure, or a cancelled transaction, schedule another attempt."""
         error = None if result.cancelled() else result.exception()
         if result.cancelled() or (isinstance(error, ClusterError) and error.failure is Failure.RETRY):
-            self._group = _fail_withdrawn(self._group)
+            blocked: set[BlockKey] = set()
+            self._group = _fail_withdrawn(self._group, blocked)
+            self._block(blocked)
             if isinstance(error, ClusterError):
                 self._record_failure(error)
             self._scheduled = asyncio.get_running_loop().call_later(self._backoff.delay(), self._commit)
@@ -195,13 +242,22 @@ class Appender:
         group, self._group = self._group, []
         if error is None:
             self._record_success()
-            for append, tail in zip(group, result.result(), strict=True):
-                append.resolve_stored(tail)
-                self._store.tails.record(append.partition, tail)
+            self._resolve_group(group, result.result())
         else:
             self.failing.clear()
             self._fail_all(group, error)
         self._commit()
+
+    def _resolve_group(self, group: Sequence[Append], outcomes: Sequence["Outcome"]) -> None:
+        """Resolve the receipts of a group that was committed."""
+        blocked: set[BlockKey] = set()
+        for append, outcome in zip(group, outcomes, strict=True):
+            append.resolve(outcome)
+            if isinstance(outcome, Written):
+                self._store.tails.record(append.partition, outcome.tail)
+            elif append.sender is not None:
+                blocked.add((append.partition, append.sender))
+        self._block(blocked)
 
     def _record_failure(self, error: ClusterError) -> None:
         """Record and log that the sends wait, and why: at once, and then every FAILING_LOG_S."""
@@ -232,47 +288,95 @@ class Appender:
                 append.future.set_exception(error)
 
 
-def _fail_withdrawn(appends: Iterable[Append]) -> list[Append]:
-    """Fail the withdrawn appends; return the others."""
-    remaining = []
+def _fail_withdrawn(appends: Iterable[Append], blocked: set[BlockKey]) -> list[Append]:
+    """Fail the withdrawn appends; return the others.
+
+    Later appends of the same senders, which are added to `blocked`, fail, too: once such a one is stored, the withdrawn one
+    would count as stored.
+    """
+    remaining: list[Append] = []
     for append in appends:
         if append.is_withdrawn:
             append.resolve_failed("the send was withdrawn")
+        elif append.is_blocked(blocked):
+            append.resolve_failed("an earlier send was withdrawn")
         else:
             remaining.append(append)
+            continue
+        if append.sender is not None:
+            blocked.add((append.partition, append.sender))
     return remaining
+
+
+class Written(NamedTuple):
+    """What the transaction did with an append: `tail` is the offset after it, and `repeated` messages were stored before."""
+
+    tail: int
+    repeated: int
+
+
+NewValues = tuple[int, int, int, int, int, int, str | None, str | None, int | None, int, bytes]
+"""The values of a new row, in the order of the columns of `batch`."""
+Outcome = Written | ClusterError
+"""The result of one append of a committed group. With a ClusterError, nothing of the append was stored."""
+
+
+class _Group:
+    """The rows of a group, and the bounds of its partitions, while they are collected inside a transaction."""
+
+    def __init__(self, connection: Connection, stamp: BatchStamp) -> None:
+        self._connection, self._stamp = connection, stamp
+        self._sequences: StoredSequences | None = None
+        self.extents: dict[int, Extent] = {}
+        self.rows: list[NewValues] = []
+
+    def add(self, append: Append) -> Outcome:
+        """Add the rows of an append that are not stored yet."""
+        partition = append.partition
+        first, tail, size = self.extents.get(partition) or extent_of(self._connection, partition)
+        if size == DELETED_BYTES:
+            return TopicChanged("the topic was deleted: create it again, and open it")
+        rows, repeated = append.rows, 0
+        if append.sender is not None:
+            if self._sequences is None:
+                self._sequences = StoredSequences(self._connection)
+            try:
+                rows, repeated = self._sequences.leave_out_stored(partition, append.sender, append.rows)
+            except PartlyStored as error:
+                return error
+        for count, records, unit_format, _, sequence in rows:
+            stamp, row_bytes = self._stamp, len(records)
+            if unit_format is not None or sequence is not None:
+                sender = None if sequence is None else append.sender
+                stamp = BatchStamp(stamp.appended_ms, stamp.age_ms, unit_format, sender, sequence)
+            crc = batch_crc(partition, tail, count, stamp, records)
+            self.rows.append((partition, tail, count, row_bytes, *stamp, crc, records))
+            tail += count
+            size += row_bytes
+        self.extents[partition] = Extent(first, tail, size)
+        return Written(tail, repeated)
 
 
 def write_group(
     group: Sequence[Append], connection: Connection, reading: ClockReading, max_partition_bytes: int | None
-) -> tuple[list[int], dict[int, Extent]]:
-    """Insert the rows of a group, inside a transaction; return the offset after each append, and the new extents by partition.
+) -> tuple[list[Outcome], dict[int, Extent]]:
+    """Insert the rows of a group, inside a transaction; return the outcome of each append, and the new extents by partition.
 
     In partitions that get larger than `max_partition_bytes`, the oldest rows make room first.
     """
-    stamp = BatchStamp(reading.wall_ms, reading.age_ms)
-    extents: dict[int, Extent] = {}
-    next_offsets: list[int] = []
-    rows = []
-    for append in group:
-        partition = append.partition
-        first, tail, size = extents.get(partition) or extent_of(connection, partition)
-        for count, records in append.rows:
-            crc = batch_crc(partition, tail, count, stamp, records)
-            rows.append((partition, tail, count, len(records), *stamp, crc, records))
-            tail += count
-        extents[partition] = Extent(first, tail, size + append.size)
-        next_offsets.append(tail)
+    collected = _Group(connection, BatchStamp(reading.wall_ms, reading.age_ms))
+    outcomes = [collected.add(append) for append in group]
+    extents = collected.extents
     if max_partition_bytes is not None:
-        _make_room(connection, group, extents, max_partition_bytes)
-    connection.executemany("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        _make_room(connection, collected.rows, extents, max_partition_bytes)
+    connection.executemany("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", collected.rows)
     write_extents(connection, extents.items())
-    return next_offsets, extents
+    return outcomes, extents
 
 
-def _make_room(connection: Connection, group: Sequence[Append], extents: dict[int, Extent], max_bytes: int) -> None:
-    """Drop the oldest rows of the partitions that the group makes too large, before its rows are inserted."""
+def _make_room(connection: Connection, rows: Sequence[NewValues], extents: dict[int, Extent], max_bytes: int) -> None:
+    """Drop the oldest rows of the partitions that these rows make too large, before they are inserted."""
     for partition, extent in extents.items():
         if extent.bytes > max_bytes:
-            added = sum(append.size for append in group if append.partition == partition)
+            added = sum(row[3] for row in rows if row[0] == partition)
             extents[partition], _ = trim_extent(connection, partition, extent, Limits(max_bytes, None), added=added)

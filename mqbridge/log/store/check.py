@@ -6,7 +6,7 @@ retention, while the check runs are no problem: bounds are read before and after
 
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from mqbridge.log.store import jumps, topics
@@ -84,13 +84,16 @@ def _check_contents(path: Path, connection: Connection, result: CheckResult, rep
     found, damaged = topics.scan_topics(connection)
     names = {topic.id: topic for topic in found}
     before, last = _read_extents(connection, found), last_row(connection)
+    deleted = {id_ for id_, extent in scan_extents(connection).items() if extent is not None and extent.is_deleted}
     jumped, damaged_jumps = jumps.scan(connection)
     connection.end_job()
     result.add([f"the row of the topic with id {id_} is damaged, so its name is lost" for id_ in damaged])
     if damaged_jumps:
         result.problems.append(f"{damaged_jumps} rows of the table `jump` are damaged: the offsets count as lost messages")
+    if marked is not None:
+        marked = {id_: each for id_, each in marked.items() if id_ not in deleted}
     _check_meta(meta, marked, before, result)
-    contents = _read_batches(connection, last, before, result, report, has_index=has_index)
+    contents = _read_batches(connection, last, before, deleted, result, report, has_index=has_index)
     _check_groups(connection, names, result)
     after = _read_extents(connection, found)
     connection.end_job()
@@ -144,17 +147,20 @@ def _read_batches(
     connection: Connection,
     last: int,
     known: Mapping[int, Extent | None],
+    deleted: Collection[int],
     result: CheckResult,
     report: ReportProgress,
     *,
     has_index: bool,
 ) -> dict[int, PartitionContents]:
-    """Return the batches by partition id."""
+    """Return the batches by partition id, without those that a deletion has not reached yet."""
     found: dict[int, PartitionContents] = {}
     unreadable = stray = 0
     for read, batch in enumerate(scan_batches(connection, last, uses_index=has_index), 1):
         if isinstance(batch, int):
             unreadable += batch
+        elif batch.partition in deleted:
+            continue
         elif batch.problem is not None and batch.partition not in known:
             stray += 1
         else:

@@ -12,14 +12,14 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MqbridgeError
-from mqbridge.log.store import retention
+from mqbridge.log.store import deletion, retention
 from mqbridge.log.store.clocks import ClockReading
 from mqbridge.log.store.connection import (
     WRONG_VALUES,
@@ -42,7 +42,7 @@ from mqbridge.log.store.read import read as read_rows
 from mqbridge.log.store.retention import Limits
 from mqbridge.log.store.schema import read_meta, write_meta
 from mqbridge.log.store.settings import LogSettings
-from mqbridge.log.store.tails import Tails
+from mqbridge.log.store.tails import Changes, Tails
 from mqbridge.net.tasks import cancel, spawn
 
 log = logging.getLogger(__name__)
@@ -65,9 +65,9 @@ Otherwise a busy process gets the lock again before others notice that it is fre
 T = TypeVar("T")
 P = ParamSpec("P")
 
-AppendJob = Callable[[Connection, ClockReading, int | None], tuple[list[int], Mapping[int, Extent]]]
-"""A job of the writing thread: gets the time and the maximum size of a partition; returns the offset after each append, and the
-extents of the partitions that it changed."""
+AppendJob = Callable[[Connection, ClockReading, int | None], tuple[T, Mapping[int, Extent]]]
+"""A job of the writing thread: gets the time and the maximum size of a partition; returns its result, and the extents of the
+partitions that it changed."""
 
 
 class _Worker(NamedTuple):
@@ -102,6 +102,8 @@ class Store:
         """True if the age clock is to be stored: messages were appended since it was."""
         self._trimmed_to = 0
         """Id of the partition at which the retention goes on."""
+        self._has_deleted_batches = True
+        """True if there may be batches of deleted topics: a process was killed before it had deleted them."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -191,21 +193,21 @@ class Store:
 
         return self._submit(self._writer, run)
 
-    def append(self, job: AppendJob, size: int) -> "asyncio.Future[list[int]]":
+    def append(self, job: AppendJob[T], size: int) -> "asyncio.Future[T]":
         """Run a job that appends `size` bytes as `write` does, if there is room for them; the mark tells the new tails."""
         opened = self._log  # the store may be closed before the job runs
 
-        def run(connection: Connection) -> list[int]:
+        def run(connection: Connection) -> T:
             assert opened is not None  # noqa: S101 - `_submit` has refused the job otherwise
             self._check_room(opened, connection, size)
             reading, max_bytes = opened.clock.stamp(), self.config.retention_bytes
-            offsets, extents = transaction(connection, lambda: job(connection, reading, max_bytes), self.config.busy_timeout)
+            result, extents = transaction(connection, lambda: job(connection, reading, max_bytes), self.config.busy_timeout)
             self._has_appended = True
             if opened.mark is not None:
                 tails = ((id_, extent.next) for id_, extent in extents.items())
                 opened.mark.record(tails, partial(_jumps_for_mark, connection))
             self._after_commit(opened, connection)
-            return offsets
+            return result
 
         return self._submit(self._writer, run)
 
@@ -311,8 +313,10 @@ class Store:
         while self._stopped is None:
             await asyncio.sleep(self.config.poll)
             try:
-                for partition, tail in (await self.read(self._find_new, self.tails.watched)).items():
+                changes = await self.read(self._find_new, self.tails.watched)
+                for partition, tail in changes.tails.items():
                     self.tails.record(partition, tail)
+                self.tails.wake(changes.deleted)
             except Exception as error:  # noqa: BLE001 - without polls, readers would wait for ever
                 if self._stopped is None:
                     log.warning(
@@ -321,8 +325,8 @@ class Store:
                     await asyncio.sleep(POLL_RETRY_S)
         self.tails.wake_all()
 
-    def _find_new(self, connection: Connection, watched: frozenset[int]) -> Mapping[int, int]:
-        """Check the files, and return the tails of the watched partitions that have grown since the last poll."""
+    def _find_new(self, connection: Connection, watched: frozenset[int]) -> Changes:
+        """Check the files, and return what has changed in the watched partitions since the last poll."""
         if (opened := self._log) is not None and opened.guard is not None:
             self._checked(opened.guard.check)
         return self.tails.find_new(connection, watched)
@@ -332,6 +336,8 @@ class Store:
         while self._stopped is None and self._log is not None and self._log.mark is not None:
             try:
                 await self._store_clock()
+                if self._has_deleted_batches:
+                    await self._delete_batches(await self.read(deletion.find_left))
                 await self.trim()
             except MqbridgeError as error:
                 log.warning(
@@ -368,9 +374,13 @@ class Store:
                 dropped += await self._trim(partition, limits)
             self._trimmed_to = 0
             after = last
+        await self._give_back_pages()
+        return dropped
+
+    async def _give_back_pages(self) -> None:
+        """Give free pages of the file back to the disk if there are many, in several transactions."""
         while await self._submit(self._writer, partial(retention.give_back, timeout_s=self.config.busy_timeout)):
             pass
-        return dropped
 
     async def _trim(self, partition: int, limits: Limits) -> int:
         """Drop all expired rows of a partition, in several transactions; return their number."""
@@ -380,6 +390,22 @@ class Store:
             dropped += result.rows
             if result.is_complete:
                 return dropped
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic. Raises ClusterError while a group has members that read it."""
+        self._has_deleted_batches = True  # until all are deleted: the caller may be cancelled
+        partitions = await self.write(deletion.begin, self.observer, name)
+        self.tails.wake(partitions)
+        await self._delete_batches(partitions)
+
+    async def _delete_batches(self, partitions: Sequence[int]) -> None:
+        """Delete the batches of these partitions of deleted topics, in several transactions."""
+        for partition in partitions:
+            while not await self.write(deletion.delete_batches, partition):
+                pass
+        self._has_deleted_batches = False
+        if partitions:
+            await self._give_back_pages()
 
 
 def _threads(path: Path) -> tuple[JobThread, JobThread]:

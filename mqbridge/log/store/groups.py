@@ -20,7 +20,7 @@ from mqbridge.log.store import topics as topic_rows
 from mqbridge.log.store.clocks import clock_domain, clock_ms
 from mqbridge.log.store.connection import Connection
 from mqbridge.log.store.positions import positions_of, scan_positions, write_positions
-from mqbridge.log.store.schema import split_partition_id
+from mqbridge.log.store.schema import partition_id, split_partition_id
 from mqbridge.log.store.topics import PartitionRow
 
 PATIENT_FRACTION = 4
@@ -37,6 +37,8 @@ class Membership(NamedTuple):
     """Function that gets topic and partition, and returns where the group starts if it has no position in the partition."""
     lease_ms: int
     """Time after the last heartbeat at which the member expires."""
+    keeps: bool = False
+    """True if the member keeps a partition that another one is to get, until it releases it."""
 
 
 class MemberRow(NamedTuple):
@@ -80,6 +82,8 @@ class AssignmentChange:
 
     assigned: list[tuple[PartitionRow, int]] = field(default_factory=list)
     revoked: set[int] = field(default_factory=set)
+    kept: set[int] = field(default_factory=set)
+    """Ids of partitions that another member is to get, and that this member still has."""
     notifies_others: bool = False
     """True if other members may get partitions now; the caller lets those in its own process send a heartbeat at once."""
 
@@ -88,6 +92,9 @@ def heartbeat(
     connection: Connection, member: Membership, observer: Observer, acknowledged: Mapping[int, int | None]
 ) -> AssignmentChange:
     """Renew this member, drop expired members, lease newly assigned partitions and release those assigned to other members.
+
+    A member that `keeps` partitions does not release them here, but when their lanes end. Until then, the lease keeps others
+    from reading them: the members to whom they are assigned try with each heartbeat. A partition of a deleted topic is released.
 
     `acknowledged` maps the id of each partition that the member reads to its acknowledged offset, None if nothing is
     acknowledged yet. Leases of partitions that it no longer reads, whose release has failed, are released too. The time is read
@@ -102,12 +109,12 @@ def heartbeat(
     assigned: dict[int, PartitionRow] = {}
     for row in found.values():
         assigned.update(_assigned_partitions(connection, member, row))
-    change.revoked = {partition for partition in acknowledged if owners.get(partition) != member.id or partition not in assigned}
-    released = [
-        partition
-        for partition, owner in owners.items()
-        if owner == member.id and (partition not in assigned or partition not in acknowledged)
-    ]
+    owned = {partition for partition, owner in owners.items() if owner == member.id}
+    topic_ids = {row.id for row in found.values()}
+    if member.keeps:
+        change.kept = {each for each in owned & acknowledged.keys() - assigned.keys() if split_partition_id(each)[0] in topic_ids}
+    change.revoked = acknowledged.keys() - (owned & assigned.keys()) - change.kept
+    released = owned - (assigned.keys() & acknowledged.keys()) - change.kept
     commit(
         connection, member, {partition: offset for partition in released if (offset := acknowledged.get(partition)) is not None}
     )
@@ -143,6 +150,24 @@ def members_of(connection: Connection, group: str) -> list[MemberRow]:
     """Return the members of a group with their last heartbeats, the expired ones too."""
     query = "SELECT id, max(beat), domain, max(renewed_ms), max(lease_ms) FROM member WHERE grp = ? GROUP BY id ORDER BY id"
     return list(map(MemberRow._make, connection.execute(query, (group,))))
+
+
+def living_members(connection: Connection, observer: Observer, topic_id: int, group: str) -> list[str]:
+    """Return the ids of the members of a group that read the topic and live."""
+    time_ms = clock_ms()
+    ids = {id_ for (id_,) in connection.execute("SELECT id FROM member WHERE grp = ? AND topic = ?", (group, topic_id))}
+    return [each.id for each in members_of(connection, group) if each.id in ids and observer.is_alive(group, each, time_ms)]
+
+
+def forget(connection: Connection, group: str, topic_id: int) -> None:
+    """Delete the positions and the leases of a group in a topic, and memberships, which have expired."""
+    first, end = partition_id(topic_id, 0), partition_id(topic_id + 1, 0)
+    for table in ("position", "lease"):
+        connection.execute(
+            f"DELETE FROM {table} WHERE grp = ? AND partition >= ? AND partition < ?",  # noqa: S608
+            (group, first, end),
+        )
+    connection.execute("DELETE FROM member WHERE grp = ? AND topic = ?", (group, topic_id))
 
 
 def drop_expired(connection: Connection, group: str, observer: Observer, time_ms: int) -> None:

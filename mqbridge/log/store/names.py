@@ -1,5 +1,8 @@
 """Names of topics and groups of a log."""
 
+import re
+
+from mqbridge.adapter.names import NameRule
 from mqbridge.errors import ConfigError
 
 MAX_NAME_BYTES = 1024
@@ -26,3 +29,16 @@ def check_name(kind: str, name: str) -> None:
             f"{name[:80]!a} cannot be the name of a {kind} of the log: {problem}",
             hint=f"Give it 1 to {MAX_NAME_BYTES} bytes of text",
         )
+
+
+class _Utf8NameRule(NameRule):
+    """The rule of `name_problem`, which limits the bytes of a name and not its characters."""
+
+    def problem(self, name: str) -> str | None:
+        """Return why a name is invalid; None if it is valid."""
+        return name_problem(name)
+
+
+_VALID = re.compile(r"[^\0\ud800-\udfff]")
+NAME_RULE = _Utf8NameRule(_VALID, _VALID, MAX_NAME_BYTES, f"1 to {MAX_NAME_BYTES} bytes of text are accepted")
+"""The rule for topics and groups."""

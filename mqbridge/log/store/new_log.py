@@ -54,7 +54,13 @@ class NewLog:
         self._connection, self._tables = connection, tables
         self._cursor = connection.cursor()
         """Inserts batches: cursors of `Connection.execute` would stay open until the end of each transaction."""
-        self._topics = {id_: topic for id_, topic in tables.topics.items() if not only or topic.name in only}
+        self._deleted = {id_: extent for id_, extent in tables.extents.items() if extent.is_deleted}
+        """The bounds of partitions of deleted topics, of which damaged pages may still show rows."""
+        self._topics = {
+            id_: topic
+            for id_, topic in tables.topics.items()
+            if (not only or topic.name in only) and partition_id(id_, 0) not in self._deleted
+        }
         self._takes_unknown = not only
         self._written: dict[int, _Written] = {}
         """What was written, by partition id."""
@@ -85,6 +91,8 @@ class NewLog:
         return self._has_topic(row.partition) and (extent is None or row.base >= extent.first)
 
     def _has_topic(self, partition: int) -> bool:
+        if partition in self._deleted:
+            return False
         topic_id, _ = split_partition_id(partition)
         return topic_id in self._topics or (self._takes_unknown and topic_id not in self._tables.topics)
 
@@ -126,6 +134,8 @@ class NewLog:
                 exported.append(
                     ExportedPartition(topic.name, number, extent.first, extent.next, written.messages, written.bytes, missing)
                 )
+        if self._takes_unknown:  # it is the same log: no topic may get these ids
+            write_extents(self._connection, self._deleted.items())
         for (group, partition), offset in positions.items():
             write_positions(self._connection, group, [(partition, offset)])
         self._connection.execute("COMMIT")
@@ -135,7 +145,7 @@ class NewLog:
     def _all_topics(self, positions: Collection[tuple[str, int]], notes: list[str]) -> list[TopicRow]:
         """Return the topics to write, with as many partitions as any rows tell; unknown ones are named by their ids."""
         counts: dict[int, int] = {}
-        bounded = {*self._tables.extents, *self._tables.jumps}
+        bounded = {*self._tables.extents, *self._tables.jumps} - self._deleted.keys()
         for id_ in {*self._written, *bounded, *(partition for _, partition in positions)}:
             topic_id, number = split_partition_id(id_)
             # A partition that was lost with the WAL has bounds, and nothing else.

@@ -277,12 +277,17 @@ def _open_generation(path: Path, connection: Connection, mark: Mark, meta: Meta 
 def _new_jumps(extents: Mapping[int, Extent], known: Mapping[int, Marked], *, is_restored: bool) -> dict[int, list[Jump]]:
     """Return the offsets to leave out, by partition id: those of lost messages, and behind them all that may have been given.
 
+    Partitions of deleted topics have lost nothing.
+
     A restored file leaves out offsets in any case: its mark may be older than the log that was lost, as on a standby to which
     both were copied.
     """
     jumps: dict[int, list[Jump]] = {}
     for id_ in {**extents, **known}:
-        tail, marked = extents.get(id_, NO_MESSAGES).next, known.get(id_, UNMARKED)
+        extent, marked = extents.get(id_, NO_MESSAGES), known.get(id_, UNMARKED)
+        if extent.is_deleted:
+            continue
+        tail = extent.next
         found = marked.missing_behind(tail)
         if is_restored:
             reached = max(tail, marked.next)

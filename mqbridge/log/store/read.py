@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from mqbridge.errors import ClusterError, Failure, GapError
+from mqbridge.errors import ClusterError, Failure, GapError, TopicChanged
 from mqbridge.log.store.connection import Connection, is_damage
 from mqbridge.log.store.extents import Extent, extent_of
 from mqbridge.log.store.jumps import Jump, jumps_of
@@ -37,11 +37,20 @@ _SELECT_ROWS = (
 
 
 class Rows(NamedTuple):
-    """Rows of a partition; `offset` is that of the first message to take from them, and `tail` that after the last message."""
+    """Rows of a partition, all of one format, contiguous.
+
+    rows         the rows, at most
+    offset       offset of the first message to take from them
+    tail         the offset after the last message of the partition
+    format       the format of the units, each of which is one row; None: rows of our own records
+    appended_ms  when each unit was appended, ms since the epoch; empty for our own records
+    """
 
     rows: list[Row]
     offset: int
     tail: int
+    format: str | None = None
+    appended_ms: Sequence[int] = ()
 
 
 def held_bytes(rows: list[Row]) -> int:
@@ -52,19 +61,21 @@ def held_bytes(rows: list[Row]) -> int:
 def read(connection: Connection, partition: int, offset: int, max_bytes: int, max_messages: int) -> Rows:
     """Return whole rows, from the one that contains `offset` on, or from behind the jump that begins there.
 
-    The limits do not apply to the first row, so that a large row can be read.
+    They end before the first row of another format. The limits do not apply to the first row, so that a large row can be read.
 
-    Raises GapError if the offset was dropped by the retention, is beyond the end, or lies in a damaged or missing row. The
-    gateway adds the name of the partition when it logs the error.
+    Raises TopicChanged if the topic was deleted, and GapError if the offset was dropped by the retention, is beyond the end, or
+    lies in a damaged or missing row. The gateway adds the name of the partition when it logs the error.
     """
     connection.execute("BEGIN")  # all queries see the file in the same state
     extent = extent_of(connection, partition)
+    if extent.is_deleted:
+        raise TopicChanged("the topic was deleted, and its messages with it")
     tail = extent.next
     _check_extent(extent, offset)
     while offset < tail:
-        rows = _read_valid_rows(connection, partition, offset, max_bytes, max_messages)
-        if rows:
-            return Rows(rows, offset, tail)
+        found = _read_valid_rows(connection, partition, offset, tail, max_bytes, max_messages)
+        if found.rows:
+            return found
         offset = _behind_jump(connection, partition, extent, offset)
     return Rows([], tail, tail)
 
@@ -103,18 +114,23 @@ def _behind_jump(connection: Connection, partition: int, extent: Extent, offset:
     raise GapError(f"offsets {offset} to {jump.next - 1} {why}; seek to {jump.next}", resume=(jump.next,))
 
 
-def _read_valid_rows(connection: Connection, partition: int, offset: int, max_bytes: int, max_messages: int) -> list[Row]:
-    """Return rows from the one with `offset` on, up to the limits or the first row that is not valid."""
+def _read_valid_rows(connection: Connection, partition: int, offset: int, tail: int, max_bytes: int, max_messages: int) -> Rows:
+    """Return rows from the one with `offset` on, up to the limits, another format, or the first row that is not valid."""
     rows: list[Row] = []
+    unit_format: str | None = None
+    appended: list[int] = []
     for is_single in (False, True):
         expected = rows[-1][0] + rows[-1][1] if rows else offset  # the next row has to contain this offset
         try:
-            for base, count, records in _valid_rows(connection, partition, expected, is_single=is_single):
+            for base, count, records, stamp in _valid_rows(connection, partition, expected, is_single=is_single):
                 max_bytes -= len(records) + ROW_OVERHEAD_BYTES
                 max_messages -= count
-                if (rows and (max_bytes < 0 or max_messages < 0)) or not base <= expected < base + count:
+                is_next = base <= expected < base + count
+                if not is_next or (rows and (max_bytes < 0 or max_messages < 0 or stamp.format != unit_format)):
                     break
                 rows.append((base, count, records))
+                if (unit_format := stamp.format) is not None:
+                    appended.append(stamp.appended_ms)
                 expected = base + count
         except sqlite3.DatabaseError as error:
             # Python steps to the next row before it returns one, so an error may also hide the valid row before it.
@@ -122,24 +138,26 @@ def _read_valid_rows(connection: Connection, partition: int, offset: int, max_by
                 raise
         else:
             break
-    return rows
+    return Rows(rows, offset, tail, unit_format, appended)
 
 
-def _valid_rows(connection: Connection, partition: int, offset: int, *, is_single: bool) -> Iterator[Row]:
+def _valid_rows(
+    connection: Connection, partition: int, offset: int, *, is_single: bool
+) -> Iterator[tuple[int, int, bytes, BatchStamp]]:
     """Yield rows, from the one that contains the offset to before the first damaged one; with `is_single`, one by one."""
     query = f"{_SELECT_ROWS} LIMIT 1" if is_single else _SELECT_ROWS
     while True:
         cursor = connection.execute(query, (partition, offset))
         yielded = False
-        for base, count, size, *stamp, crc, records in cursor:
+        for base, count, size, *values, crc, records in cursor:
+            stamp = BatchStamp(*values)
             try:
-                is_valid = count > 0 and size == len(records)
-                is_valid = is_valid and batch_crc(partition, base, count, BatchStamp(*stamp), records) == crc
+                is_valid = count > 0 and size == len(records) and batch_crc(partition, base, count, stamp, records) == crc
             except (struct.error, TypeError, AttributeError):  # the damage changed the type of a value
                 is_valid = False
             if not is_valid:
                 return
-            yield base, count, records
+            yield base, count, records, stamp
             yielded, offset = True, base + count
         if not (is_single and yielded):
             return
@@ -167,7 +185,7 @@ def _next_valid_offset(connection: Connection, partition: int, extent: Extent, o
             (base,) = connection.execute(query, (partition, offset)).fetchone()
             if base is None or base >= tail:
                 return tail
-            if _read_valid_rows(connection, partition, base, 0, 0):
+            if _read_valid_rows(connection, partition, base, tail, 0, 0).rows:
                 return int(base)
             offset = base
     except sqlite3.DatabaseError as error:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from mqbridge.log.store.connection import Connection, retry_while_busy
 from mqbridge.log.store.extents import Extent, extent_of, write_extents
+from mqbridge.log.store.schema import DELETED_BYTES
 
 SCANNED_PARTITIONS = 500
 """Partitions that one job of the reading thread looks at, which takes some 5 ms."""
@@ -53,6 +54,8 @@ def find_expired(connection: Connection, limits: Limits, after: int) -> tuple[li
     ).fetchall()
     expired = []
     for id_, size in rows:
+        if size == DELETED_BYTES:
+            continue
         is_too_large = limits.max_bytes is not None and size > limits.max_bytes
         if is_too_large or _has_expired(connection, id_, limits.before_ms):
             expired.append(id_)

@@ -2,9 +2,11 @@
 
     meta       one row: the file's id and generation, the last reading of the age clock, and when the file was made as a backup
     topic      topics by name, with their numbers of partitions
-    partition  `first` and `next` are the offsets of the oldest and of the next message, `bytes` is the size of all its batches
+    partition  `first` and `next` are the offsets of the oldest and of the next message, `bytes` is the size of all its batches,
+               or DELETED_BYTES if the topic was deleted
     jump       offsets of a partition from `first` to before `next` that have no message; `kind` is one of `JUMP_*`
-    batch      `count` messages from offset `base` on, encoded as in `wire/records.py`; `bytes` is the size of `records`
+    batch      `count` messages from offset `base` on, encoded as in `wire/records.py`, or a unit of another system as it is;
+               `bytes` is the size of `records`
     position   the offset at which a group (`grp`) continues in a partition
     lease      the member (`owner`) of a group that reads a partition
     member     the members of a group, with the heartbeats by which the others see that they live
@@ -61,8 +63,9 @@ TABLES = (
         renewed_ms INTEGER NOT NULL, lease_ms INTEGER NOT NULL, PRIMARY KEY (grp, topic, id)
     ) WITHOUT ROWID""",
 )
-"""Statements that create the tables. `format` names the format of a unit of another system that is stored as it is; NULL stands
-for our own records. `sender` and `sequence` are the stamp beside such a unit. Nothing writes these three yet."""
+"""Statements that create the tables. In `batch`, `format` names the format of a unit of another system that is stored as it is;
+NULL stands for our own records. `sender` and `sequence` are the stamp beside the messages: the name of the producer, and the
+offset that the last message of the row has in its source. Sequences of a sender ascend in each partition."""
 _OLD_TABLES = frozenset({"topic", "partition", "batch", "position", "lease", "member"})
 """Tables of the first two versions."""
 
@@ -72,6 +75,13 @@ NUMBER_BITS = 20
 JUMP_LOST, JUMP_RESTORED = 1, 2
 """Why offsets have no message: messages with these offsets were acknowledged and are lost, so readers get a gap; or they may have
 been given after the backup from which the file was restored, so readers of its end go on behind them."""
+
+
+DELETED_BYTES = -1
+"""Size of a partition whose topic was deleted. The row stays: the id of the topic is given to no other one, and the mark, which
+knows the offsets of the partition, does not report its messages as lost."""
+DELETED_FORMAT = "log.deleted"
+"""Format of a row without contents that takes the place of a deleted one: see `deletion`."""
 
 
 class Meta(NamedTuple):

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.units import Duration, Size
 from mqbridge.config.urls import split_url
+from mqbridge.log.store.names import check_name
 
 
 class LogSettings(ClusterModel):
@@ -71,6 +72,10 @@ class LogSettings(ClusterModel):
         if path.name in {"", ":memory:"}:
             raise ValueError("a log is a file on a disk: name one, such as /var/lib/mqbridge/log.db")
         return path
+
+    def check_topic_name(self, topic: str) -> None:
+        """Raise ConfigError if a topic cannot have this name."""
+        check_name("topic", topic)
 
     @property
     def identity(self) -> str:

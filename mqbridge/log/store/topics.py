@@ -119,13 +119,25 @@ def partitions(connection: Connection, topic: str) -> list[PartitionRow]:
 
 def partitions_of(connection: Connection, topic: TopicRow) -> list[PartitionRow]:
     """Return the partitions of a topic in the order of their numbers."""
-    begin = partition_id(topic.id, 0)
-    end = begin + topic.partitions
+    return _partition_rows(connection, topic, range(topic.partitions))
+
+
+def partition(connection: Connection, topic: str, number: int) -> PartitionRow | None:
+    """Return one partition of a topic; None if the topic or the partition does not exist."""
+    row = find_topic(connection, topic)
+    if row is None or not 0 <= number < row.partitions:
+        return None
+    return _partition_rows(connection, row, range(number, number + 1))[0]
+
+
+def _partition_rows(connection: Connection, topic: TopicRow, numbers: range) -> list[PartitionRow]:
+    """Return the partitions of a topic with these consecutive numbers."""
+    begin, end = partition_id(topic.id, numbers.start), partition_id(topic.id, numbers.stop)
     found = scan_extents(connection, begin, end)
     jumped, _ = jumps.scan(connection, begin, end)
     rows = []
-    for number in range(topic.partitions):
-        id_ = begin + number
+    for number in numbers:
+        id_ = partition_id(topic.id, number)
         extent = found.get(id_)
         if extent is None:
             extent = rebuilt_extent(connection, id_)

@@ -16,6 +16,7 @@ from mqbridge.errors import ClusterError, GapError, MqbridgeError
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.message import Batch, Message, Share
+from tests.log.faults import units
 from tests.log.faults.history import GroupPartition, PartitionId
 from tests.log.faults.messages import MessageId, parse, payload, topic_name, topic_number
 from tests.log.faults.saying import RecordHandler, stray
@@ -76,6 +77,7 @@ class Observation:
 
 def inspect(path: Path, settings: Mapping[str, Any], topics: Mapping[int, int], groups: Sequence[str]) -> Observation:
     """Open, read and append to a log in this process."""
+    units.install()
     seen = Observation()
     is_open = False
 

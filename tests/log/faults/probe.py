@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from mqbridge.errors import MqbridgeError
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store.settings import LogSettings
+from tests.log.faults import units
 from tests.log.faults.children import Died, Hang, call
 from tests.log.faults.history import PartitionId
 from tests.log.faults.inspection import Observation, Reading, read_partitions
@@ -23,6 +24,7 @@ def probe(stage: Stage, topics: Mapping[int, int], prepare: Callable[[], object]
     """Open the log in a fresh process, and read all partitions; `prepare` runs in the process first."""
 
     async def read() -> ProbeResult:
+        units.install()
         seen = Observation()
         cluster = LogCluster("log", LogSettings(path=stage.path, retention=None, busy_timeout="1s"))
         try:

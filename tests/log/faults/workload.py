@@ -17,12 +17,16 @@ from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import MqbridgeError
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store.settings import LogSettings
-from mqbridge.message import Batch, Message, Share
+from mqbridge.message import Batch, Message, Partition, Share
+from tests.log.faults import units
 from tests.log.faults.history import Recorder
 from tests.log.faults.members import Member
 from tests.log.faults.messages import MessageId, payload, random_size, topic_name
 from tests.log.faults.saying import RecordHandler, stray
+from tests.log.faults.units import units_of
 
+UNITS, REPEATED = 0.4, 0.1
+"""Fractions of sends that consist of units, and of a sender's sends that are repeated."""
 CRASHED = 9
 """Exit code of a process that ended without closing the log."""
 
@@ -68,6 +72,7 @@ class Workload:
 
 def run(workload: Workload, recorder: Recorder) -> None:
     """Work in this process. Errors of mqbridge are recorded; any other exception is recorded as a problem."""
+    units.install()
     RecordHandler.install(lambda text: recorder.record("said", text), lambda text: recorder.record("problem", text))
     try:
         asyncio.run(_work(workload, recorder))
@@ -118,8 +123,13 @@ class Writer:
 
     async def write(self) -> int:
         """Send until the workload ends; return the number of the next message."""
+        # Topics with an odd number have no sender, as most targets.
         outbounds = {
-            topic: await self._cluster.outbound(OutboundSpec(topic_name(topic), stamp_origin=False))
+            topic: await self._cluster.outbound(
+                OutboundSpec(
+                    topic_name(topic), stamp_origin=False, sender=None if topic % 2 else f"writer-{self._workload.writer}"
+                )
+            )
             for topic in self._workload.topics
         }
         sends = 0
@@ -146,10 +156,18 @@ class Writer:
         self._number += count
         sizes = [random_size(self._rng, self._workload.max_payload // count) for _ in ids]
         self._recorder.record("send", ids, sizes)
-        messages = [Message(payload(id_, size)) for id_, size in zip(ids, sizes, strict=True)]
-        future = outbounds[topic].send(partition, Share(Batch.of(messages)))
-        self._running.add(future)
-        future.add_done_callback(lambda done: self._on_receipt(ids, done))
+        payloads = [payload(id_, size) for id_, size in zip(ids, sizes, strict=True)]
+        source = Partition("faults", f"writer-{self._workload.writer}", str(partition), partition)
+        if self._rng.random() < UNITS:
+            share = Share(units_of(payloads, ids[0].number, self._rng.choice((1, 3, 12)), source))
+        else:
+            messages = [Message(data, position=(id_.number,)) for id_, data in zip(ids, payloads, strict=True)]
+            share = Share(Batch.of(messages, source))
+        repeats = 2 if topic % 2 == 0 and self._rng.random() < REPEATED else 1
+        for _ in range(repeats):  # the judge complains if a repeated send is stored twice
+            future = outbounds[topic].send(partition, share)
+            self._running.add(future)
+            future.add_done_callback(lambda done: self._on_receipt(ids, done))
 
     def _on_receipt(self, ids: list[MessageId], future: asyncio.Future[Receipt]) -> None:
         self._running.discard(future)
@@ -164,7 +182,9 @@ class Writer:
             receipt = future.result()
             failed = {failure.index for failure in receipt.failures}
             stored = [
-                (id_, at[0]) for index, (id_, at) in enumerate(zip(ids, receipt.positions, strict=True)) if index not in failed
+                (id_, at[0])
+                for index, (id_, at) in enumerate(zip(ids, receipt.positions, strict=True))
+                if index not in failed and at  # a repeated send has no positions
             ]
             if stored:
                 self._recorder.record("ack", [id_ for id_, _ in stored], [offset for _, offset in stored])

@@ -83,10 +83,10 @@ async def test_a_late_commit_does_not_move_a_group_back_that_has_come_back_to_th
         heartbeat = asyncio.ensure_future(inbound._rebalance())
         await asyncio.sleep(0)
         lane.acknowledge(batch)
-        await until(lambda: bool(inbound._flush_tasks))
+        await until(lambda: bool(inbound._writes))
         busy.set()
         await heartbeat
-        await asyncio.gather(*inbound._flush_tasks)
+        await asyncio.gather(*inbound._writes)
         assert await cluster.committed("t", "g") == {"0": (20,)}
         await inbound._rebalance()
         new_lane = await anext(inbound.lanes())

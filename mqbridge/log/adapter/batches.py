@@ -1,0 +1,63 @@
+"""Makes batches of stored rows, which are not decoded before their messages are used."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from mqbridge.log.adapter.unit_formats import decode_unit
+from mqbridge.log.store import read
+from mqbridge.log.wire.records import decode_rows
+from mqbridge.message import Batch, Message, Partition, Unit
+
+ROWS = "log.rows"
+"""Format of batches of our own records, which have no units."""
+
+
+def make_batch(partition: Partition, found: read.Rows, end: int, run: int = 0) -> Batch:
+    """Make a batch of the messages in these rows at offsets from `found.offset` to before `end`; `run` is the lane's run, if any.
+
+    If only some messages of a row are in the batch, its size includes the bytes of the row in proportion to their number. Rows
+    that begin at or after `end` add nothing.
+    """
+    rows, first = found.rows, found.offset
+    size = sum(len(records) * max(0, min(end, base + count) - max(first, base)) // count for base, count, records in rows)
+    units = None if found.format is None else partial(_units, rows, found.appended_ms, first, end)
+    decode = partial(decode_rows, rows, first, end) if units is None else partial(_decode_units, found, end)
+    return Batch(
+        partition,
+        decode,
+        count=end - first,
+        size=size,
+        first=(first,),
+        next=(end,),
+        held_bytes=read.held_bytes(rows),
+        format=found.format or ROWS,
+        data=rows,
+        handle=run,
+        published_ms=found.appended_ms[0] if found.appended_ms else None,
+        units=units,
+    )
+
+
+def _units(rows: Sequence[read.Row], appended_ms: Sequence[int], first: int, end: int) -> list[Unit]:
+    """Return the units in these rows that have messages at offsets from `first` to before `end`."""
+    return [
+        Unit(data, count, time_ms, (base,), _left_out(base, count, first, end))
+        for (base, count, data), time_ms in zip(rows, appended_ms, strict=True)
+        if base < end
+    ]
+
+
+def _left_out(base: int, count: int, first: int, end: int) -> int:
+    """Return the bits of those of the `count` messages from offset `base` on that are before `first`, or not before `end`."""
+    before = (1 << max(0, first - base)) - 1
+    kept = (1 << min(count, end - base)) - 1
+    return before | ((1 << count) - 1 & ~kept)
+
+
+def _decode_units(found: read.Rows, end: int) -> list[Message]:
+    assert found.format is not None  # noqa: S101 - the caller knows it
+    messages: list[Message] = []
+    for unit in _units(found.rows, found.appended_ms, found.offset, end):
+        messages += decode_unit(found.format, unit)
+    skipped = found.offset - found.rows[0][0]
+    return messages[skipped : skipped + end - found.offset]

@@ -1,0 +1,186 @@
+"""Encodes a share as rows of the table `batch`: units as they are, everything else as our own records."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.receipt import MessageFailure, Receipt
+from mqbridge.adapter.tools.receipts import refused_whole
+from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MappingError
+from mqbridge.log.adapter.unit_formats import STORED_FORMATS, decode_unit
+from mqbridge.log.store.new_row import NewRow
+from mqbridge.log.store.read import MAX_OFFSET
+from mqbridge.log.store.settings import LogSettings
+from mqbridge.log.wire.records import encode_record, encode_row
+from mqbridge.message import Message, Position, Share, Unit, format_position
+
+MAX_ROW_BYTES = 512 << 10
+MAX_ROW_MESSAGES = 1000
+"""Maximum bytes and messages of a row of our own records, which is always read as a whole. A larger send takes several rows."""
+
+
+class EncodedShare:
+    """The rows of a share, the indexes of their messages, and the failures of those that cannot be stored."""
+
+    __slots__ = ("_share_count", "count", "failures", "rows", "size")
+
+    def __init__(self, count: int) -> None:
+        """`count` is the number of messages of the share."""
+        self.rows: list[NewRow] = []
+        self.failures: list[MessageFailure] = []
+        self.size = 0
+        """Bytes of all rows."""
+        self.count = 0
+        """Number of messages that were added, with those that have failed."""
+        self._share_count = count
+
+    def add(self, rows: list[NewRow], count: int, failures: Sequence[MessageFailure] = ()) -> None:
+        """Add the rows of the next `count` messages, except for those that have failed."""
+        self.rows += rows
+        self.failures += failures
+        for row in rows:
+            self.size += len(row.records)
+        self.count += count
+
+    def fail_next(self, count: int, reason: str) -> None:
+        """Refuse the next `count` messages."""
+        self.add([], count, [MessageFailure(self.count + index, Failure.REFUSED, reason) for index in range(count)])
+
+    def refuse(self, failures: Sequence[MessageFailure]) -> None:
+        """Store nothing of the share, because of these failures."""
+        self.rows, self.failures, self.size = [], list(failures), 0
+
+    @property
+    def indexes(self) -> Sequence[int]:
+        """The indexes of the messages that the rows contain."""
+        if not self.failures:
+            return range(self._share_count)
+        failed = {failure.index for failure in self.failures}
+        return [index for index in range(self._share_count) if index not in failed]
+
+    @property
+    def receipt(self) -> Receipt:
+        """The receipt if no message can be stored."""
+        return Receipt([()] * self._share_count, self.failures)
+
+
+class ShareEncoder:
+    """Encodes the shares of one outbound."""
+
+    def __init__(self, config: LogSettings, spec: OutboundSpec) -> None:
+        self._config, self._sender, self._is_whole = config, spec.sender, spec.whole_shares
+        self._origin_prefix_of = spec.origin_of
+
+    def encode(self, share: Share) -> EncodedShare:
+        """Return the rows of a share. Raises ClusterError (FATAL) if it has a sender, and its positions do not ascend."""
+        batch, prefix = share.batch, self._origin_prefix_of(share.batch.partition)
+        has_sequence = self._sender is not None and len(batch.first) == 1
+        encoded = EncodedShare(share.count)
+        is_whole_batch = share.indexes is None and not share.is_edited
+        if prefix is None and is_whole_batch and batch.has_units and batch.format in STORED_FORMATS:
+            self._encode_units(encoded, batch.units or (), batch.format, has_sequence=has_sequence)
+        else:
+            self._encode_messages(encoded, share.messages, prefix, has_sequence=has_sequence)
+        if encoded.count != share.count:
+            raise LocalProtocolError(f"a batch of {share.count} messages has units of {encoded.count}")
+        if has_sequence:
+            self._check_order(encoded.rows)
+        self._check(encoded)
+        return encoded
+
+    def _encode_units(self, encoded: EncodedShare, units: Sequence[Unit], unit_format: str, *, has_sequence: bool) -> None:
+        """Add a row for each unit. A unit of which messages are left out is decoded: it must not be stored whole."""
+        max_bytes = self._config.max_message_bytes
+        for unit in units:
+            if unit.left_out:
+                messages = [m for k, m in enumerate(decode_unit(unit_format, unit)) if not unit.left_out >> k & 1]
+                self._encode_messages(encoded, messages, None, has_sequence=has_sequence)
+            elif len(unit.data) > max_bytes:
+                problem = f"the unit has {len(unit.data)} bytes; the log accepts at most {max_bytes} (max_message_bytes)"
+                encoded.fail_next(unit.message_count, problem)
+            elif unit.message_count:  # one without messages would have no offset
+                first = _offset(unit.position) if has_sequence else None
+                last = None if first is None else first + unit.message_count - 1
+                encoded.add([NewRow(unit.message_count, unit.data, unit_format, first, last)], unit.message_count)
+
+    def _encode_messages(
+        self, encoded: EncodedShare, messages: Sequence[Message], prefix: str | None, *, has_sequence: bool
+    ) -> None:
+        """Add our own records of these messages, and failures of those that cannot be stored."""
+        records: list[bytes] = []
+        failures: list[MessageFailure] = []
+        for index, message in enumerate(messages, begin := encoded.count):
+            try:
+                records.append(
+                    self._encode_message(
+                        message, message.origin if prefix is None else prefix + format_position(message.position)
+                    )
+                )
+            except MappingError as error:
+                failures.append(MessageFailure(index, Failure.REFUSED, str(error)))
+        offsets = self._offsets(messages, [failure.index - begin for failure in failures]) if has_sequence else None
+        encoded.add(_cut_into_rows(records, offsets), len(messages), failures)
+
+    def _offsets(self, messages: Sequence[Message], refused: Sequence[int]) -> list[int]:
+        """Return the offsets at the source of all messages but the refused ones. Raises ClusterError if they do not ascend."""
+        left_out = set(refused)
+        offsets = [_offset(message.position) for index, message in enumerate(messages) if index not in left_out]
+        if any(later <= offset for offset, later in pairwise(offsets)):
+            raise self._order_error()
+        return offsets
+
+    def _encode_message(self, message: Message, origin: str | None) -> bytes:
+        """Return the record of a message. Raises MappingError if it cannot be stored."""
+        if message.defect is not None:
+            raise MappingError(f"it could not be read: {message.defect}")
+        record = encode_record(message, origin)
+        if len(record) > (max_bytes := self._config.max_message_bytes):
+            raise MappingError(f"the message has {len(record)} bytes; the log accepts at most {max_bytes} (max_message_bytes)")
+        return record
+
+    def _check_order(self, rows: Sequence[NewRow]) -> None:
+        """Raise ClusterError (FATAL) unless the offsets of the rows ascend, and are 0 or more."""
+        reached = -1
+        for row in rows:
+            if row.first is None or row.sequence is None or not reached < row.first <= row.sequence <= MAX_OFFSET:
+                raise self._order_error()
+            reached = row.sequence
+
+    def _order_error(self) -> ClusterError:
+        return ClusterError(f"the positions of messages that {self._sender!r} sends must ascend", Failure.FATAL)
+
+    def _check(self, encoded: EncodedShare) -> None:
+        """Refuse a share that would wait for ever, and with `whole_shares` one with a message that cannot be stored."""
+        max_bytes = self._config.max_bytes
+        if max_bytes is not None and encoded.size > max_bytes // 2:
+            size = encoded.size
+            problem = f"the send has {size} bytes; the log accepts at most a half of its `max_bytes` ({max_bytes}) at once"
+            encoded.refuse([MessageFailure(index, Failure.REFUSED, problem) for index in range(encoded.count)])
+        elif encoded.failures and self._is_whole:
+            encoded.refuse(refused_whole(encoded.count, encoded.failures).failures)
+
+
+def _offset(position: Position) -> int:
+    """Return the offset in a position; -1, which is refused, for any other position."""
+    return position[0] if len(position) == 1 else -1
+
+
+def _cut_into_rows(records: list[bytes], offsets: Sequence[int] | None) -> list[NewRow]:
+    """Cut records into rows of at most MAX_ROW_BYTES and MAX_ROW_MESSAGES; `offsets` are those of the messages at the source."""
+    if len(records) <= MAX_ROW_MESSAGES and sum(map(len, records)) <= MAX_ROW_BYTES:
+        return [_row(records, offsets, 0, len(records))] if records else []
+    rows: list[NewRow] = []
+    begin = size = 0
+    for index, record in enumerate(records):
+        if index > begin and (size + len(record) > MAX_ROW_BYTES or index - begin == MAX_ROW_MESSAGES):
+            rows.append(_row(records, offsets, begin, index))
+            begin, size = index, 0
+        size += len(record)
+    rows.append(_row(records, offsets, begin, len(records)))
+    return rows
+
+
+def _row(records: list[bytes], offsets: Sequence[int] | None, begin: int, end: int) -> NewRow:
+    """Make a row of the records from `begin` to before `end`."""
+    row = encode_row(records[begin:end])
+    return NewRow(end - begin, row) if offsets is None else NewRow(end - begin, row, None, offsets[begin], offsets[end - 1])

@@ -1,0 +1,230 @@
+"""Units of other systems: stored and delivered as they are, beside our own records."""
+
+from pathlib import Path
+
+import pytest
+
+from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.reader import read
+from mqbridge.errors import ConfigError, Failure
+from mqbridge.log.adapter import unit_formats
+from mqbridge.log.adapter.cluster import LogCluster
+from mqbridge.log.store import append
+from mqbridge.mapping.raw_form import RAW_FORM
+from mqbridge.message import Batch, Message, Share, Unit
+from tests.conformance.arena import numbered
+from tests.log.conftest import OpenLog, lane_of, outbound_of
+from tests.log.line_units import LINES, LineFormat, install, line_batch, line_unit
+from tests.log.store.log_files import change
+
+
+@pytest.fixture(autouse=True)
+def line_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+
+
+async def batches_of(cluster: LogCluster, begin: int = 0, end: int | None = None) -> list[Batch]:
+    if end is None:
+        end = (await cluster.bounds("t", "0"))["0"].next[0]
+    return [batch async for batch in read(cluster, "t", "0", (begin,), (end,))]
+
+
+def payloads(batches: list[Batch]) -> list[bytes | None]:
+    return [message.payload for batch in batches for message in batch.messages]
+
+
+async def send(outbound: Outbound, *units: Unit) -> None:
+    assert not (await outbound.send(0, Share(line_batch(*units)))).failures
+
+
+async def test_units_are_rows_of_their_own_and_messages_between_them_end_batches(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    receipt = await outbound.send(0, Share(line_batch(line_unit(0, 1), line_unit(2))))
+    assert receipt.positions == [(0,), (1,), (2,)]
+    await outbound.send(0, Share(Batch.of(numbered(3, 5))))
+    await send(outbound, line_unit(5))
+    batches = await batches_of(cluster)
+    assert [(batch.format, batch.count, batch.has_units) for batch in batches] == [
+        (LINES, 3, True),
+        ("log.rows", 2, False),
+        (LINES, 1, True),
+    ]
+    units = batches[0].units
+    assert units is not None
+    assert [(unit.data, unit.message_count, unit.position, unit.left_out) for unit in units] == [
+        (b"0\n1", 2, (0,), 0),
+        (b"2", 1, (2,), 0),
+    ]
+    assert units[0].published_ms == batches[0].published_ms
+    assert batches[0].published_ms is not None
+    assert payloads(batches) == [b"0", b"1", b"2", b"000003", b"000004", b"5"]
+
+
+async def test_nothing_is_decoded_before_messages_are_used(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = await open_log()
+    monkeypatch.setattr(LineFormat, "decode", None)
+    outbound = await outbound_of(cluster)
+    await send(outbound, line_unit(0, 1))
+    (batch,) = await batches_of(cluster)
+    assert not batch.is_decoded
+    other = await outbound_of(cluster, "copy", stamp_origin=False)
+    assert not (await other.send(0, Share(batch))).failures
+
+
+async def test_a_range_inside_units_leaves_messages_out(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    await send(await outbound_of(cluster), line_unit(0, 1, 2), line_unit(3), line_unit(4, 5, 6))
+    for begin in range(8):
+        for end in range(begin + 1, 8):
+            batches = await batches_of(cluster, begin, end)
+            expected = list(range(begin, min(end, 7)))
+            assert payloads(batches) == [b"%d" % number for number in expected]
+            units = [unit for batch in batches for unit in batch.units or ()]
+            kept = [
+                unit.position[0] + index
+                for unit in units
+                for index in range(unit.message_count)
+                if not unit.left_out >> index & 1
+            ]
+            assert kept == expected
+            assert not any(unit.left_out >> unit.message_count for unit in units)
+
+
+async def test_a_unit_of_which_messages_are_left_out_is_stored_as_messages(open_log: OpenLog) -> None:
+    """As a whole it would bring back messages that are not in the batch; the other units stay as they are."""
+    cluster = await open_log()
+    await send(await outbound_of(cluster), line_unit(0, 1, 2), line_unit(3, 4), line_unit(5, 6))
+    (batch,) = await batches_of(cluster, 1, 6)
+    outbound = await outbound_of(cluster, "copy", stamp_origin=False)
+    receipt = await outbound.send(0, Share(batch))
+    assert receipt.positions == [(offset,) for offset in range(5)]
+    copied = [batch async for batch in read(cluster, "copy", "0", (0,), (5,))]
+    assert [(batch.format, batch.count) for batch in copied] == [("log.rows", 2), (LINES, 2), ("log.rows", 1)]
+    assert payloads(copied) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+async def test_a_unit_above_the_limit_is_refused_whole(open_log: OpenLog) -> None:
+    cluster = await open_log(max_message_bytes=10)
+    await cluster.create("t", 1)
+    units = line_unit(0, 1), line_unit(*range(2, 9)), line_unit(9)
+    outbound = await cluster.outbound(OutboundSpec("t"))
+    receipt = await outbound.send(0, Share(line_batch(*units)))
+    assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [
+        (index, Failure.REFUSED) for index in range(2, 9)
+    ]
+    assert "13 bytes" in receipt.failures[0].reason
+    assert receipt.positions == [(0,), (1,), *[()] * 7, (2,)]
+    whole = await cluster.outbound(OutboundSpec("t", whole_shares=True))
+    receipt = await whole.send(0, Share(line_batch(*units)))
+    assert len(receipt.failures) == 10
+    assert receipt.highest_position == ()
+    assert (await cluster.bounds("t"))["0"].next == (3,)
+
+
+async def test_a_thousand_units_are_one_append(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    groups = []
+    original = append.write_group
+
+    def count(group, *arguments):  # type: ignore[no-untyped-def]
+        groups.append([len(each.rows) for each in group])
+        return original(group, *arguments)
+
+    monkeypatch.setattr(append, "write_group", count)
+    receipt = await outbound.send(0, Share(line_batch(*(line_unit(number) for number in range(1000)))))
+    assert receipt.positions == [(offset,) for offset in range(1000)]
+    assert groups == [[1000]]
+
+
+async def test_units_without_messages_have_no_offset(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    receipt = await outbound.send(0, Share(line_batch(line_unit(0), Unit(b"marker", 0, None), line_unit(1))))
+    assert receipt.positions == [(0,), (1,)]
+    assert payloads(await batches_of(cluster)) == [b"0", b"1"]
+
+
+async def test_a_format_that_is_not_installed_is_a_defect_with_the_bytes(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = await open_log()
+    await send(await outbound_of(cluster), line_unit(0, 1, 2))
+    monkeypatch.undo()
+    (batch,) = await batches_of(cluster)
+    assert [(message.payload, message.position, message.property(RAW_FORM)) for message in batch.messages] == [
+        (b"0\n1\n2", (0,), LINES),
+        (b"", (1,), LINES),
+        (b"", (2,), LINES),
+    ]
+    for message in batch.messages:
+        assert message.defect is not None
+        assert "the format 'lines.unit' of the stored unit is not known" in message.defect
+        assert "install the adapter of 'lines'" in message.defect
+    outbound = await outbound_of(cluster, "copy")
+    assert LINES not in outbound.formats
+    assert len((await outbound.send(0, Share(batch))).failures) == 3
+
+
+async def test_an_adapter_that_cannot_be_loaded_does_not_end_the_reading(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = await open_log()
+    await send(await outbound_of(cluster), line_unit(0))
+
+    def fail(name: str) -> None:
+        raise ConfigError("the adapter 'lines' cannot be loaded", hint="Reinstall it")
+
+    monkeypatch.setattr(unit_formats, "find_format", fail)
+    (batch,) = await batches_of(cluster)
+    assert "cannot be loaded. Reinstall it" in (batch.messages[0].defect or "")
+
+
+@pytest.mark.parametrize(("data", "problem"), [(b"wrong", "ZeroDivisionError"), (b"0", "to 1 messages, but has 2")])
+async def test_an_adapter_that_breaks_its_promise_makes_defects(open_log: OpenLog, data: bytes, problem: str) -> None:
+    cluster = await open_log()
+    await send(await outbound_of(cluster), Unit(data, 2, None), line_unit(2))
+    (batch,) = await batches_of(cluster)
+    assert [message.payload for message in batch.messages] == [data, b"", b"2"]
+    assert problem in (batch.messages[0].defect or "")
+    assert batch.messages[2].defect is None
+
+
+async def test_a_damaged_unit_is_a_gap(open_log: OpenLog, tmp_path: Path) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    for number in range(3):
+        await send(outbound, line_unit(number))
+    await cluster.close()
+    change(tmp_path / "log.db", "UPDATE batch SET format = 'lines.other' WHERE base = 1")
+    cluster = await open_log()
+    inbound, lane = await lane_of(cluster)
+    assert [message.payload for message in (await lane.receive()).messages] == [b"0"]
+    with pytest.raises(Exception, match="offset 1") as raised:
+        await lane.receive()
+    assert raised.value.resume == (2,)  # type: ignore[attr-defined]
+    await inbound.close()
+
+
+async def test_a_lane_rejects_and_acknowledges_inside_a_unit(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    await send(await outbound_of(cluster), line_unit(0, 1, 2), line_unit(3, 4))
+    inbound, lane = await lane_of(cluster)
+    batch = await lane.receive()
+    lane.acknowledge(batch, range(2))
+    lane.reject(batch)
+    again = await lane.receive()
+    assert [unit.left_out for unit in again.units or ()] == [0b011, 0]
+    assert payloads([again]) == [b"2", b"3", b"4"]
+    lane.acknowledge(again, range(2))
+    await inbound.close()
+    assert await cluster.committed("t", "g") == {"0": (4,)}
+
+
+def test_all_installed_formats_are_stored() -> None:
+    assert "log.rows" not in unit_formats.STORED_FORMATS
+    assert list(unit_formats.STORED_FORMATS) == sorted(unit_formats.STORED_FORMATS)
+    assert len(unit_formats.STORED_FORMATS) == len(list(unit_formats.STORED_FORMATS))
+    assert all(name in unit_formats.STORED_FORMATS for name in unit_formats.STORED_FORMATS)
+    assert Message not in unit_formats.STORED_FORMATS  # type: ignore[comparison-overlap]
