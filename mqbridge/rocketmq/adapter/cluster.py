@@ -28,7 +28,7 @@ from mqbridge.rocketmq.adapter.names import GROUP_NAME, TOPIC_NAME
 from mqbridge.rocketmq.adapter.operations import RocketMQOperations, partition_name
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
 from mqbridge.rocketmq.adapter.preflight import check_admission, check_group_can_be_joined
-from mqbridge.rocketmq.adapter.range_reader import QueueReader
+from mqbridge.rocketmq.adapter.range_reader import RangeReader
 from mqbridge.rocketmq.client.admin.compat_v4 import delay_levels
 from mqbridge.rocketmq.client.admin.name_rules import check_group, check_topic
 from mqbridge.rocketmq.client.admin.read_permission import why_unreadable
@@ -309,7 +309,7 @@ class RocketMQ:
         """Open a reader of one queue from offset `begin` up to, not including, `end`, without joining a group."""
         queue, names = await self._queue(topic, partition), list(map(partition_name, await self.queues(topic)))
         source = Partition(self.name, topic, partition, self.known_brokers.index(topic, partition, names))
-        reader = QueueReader(self._client, source, queue, begin, end, max_bytes)
+        reader = RangeReader(self._client, source, queue, begin, end, max_bytes)
         await reader.open()
         return reader
 

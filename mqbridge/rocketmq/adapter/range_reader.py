@@ -19,7 +19,7 @@ WAIT_S = 60.0
 """Timeout of a wait for the next pull. A pull or a seek ends the wait at once, and a timeout only starts the next wait."""
 
 
-class QueueReader:
+class RangeReader:
     """Reads a queue from offset `begin` up to, not including, `end`; without `end`, it continues with new messages.
 
     `open` begins to read. The range ends at the end of the queue as it is at `open`, or at the last `seek`: messages that are

@@ -10,7 +10,7 @@ import pytest
 from mqbridge.message import Partition
 from mqbridge.rocketmq.adapter import range_reader
 from mqbridge.rocketmq.adapter.lane import RocketMQLane
-from mqbridge.rocketmq.adapter.range_reader import QueueReader
+from mqbridge.rocketmq.adapter.range_reader import RangeReader
 from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -78,7 +78,7 @@ async def test_a_range_ends_at_a_hole_that_extends_beyond_it(monkeypatch: pytest
     monkeypatch.setattr(range_reader, "join", join)
     client: Any = SimpleNamespace(positions=SimpleNamespace(next=next_))
     found: list[int] = []
-    reader = QueueReader(client, PARTITION, QUEUE, (0,), (10,), 1 << 20)
+    reader = RangeReader(client, PARTITION, QUEUE, (0,), (10,), 1 << 20)
     await reader.open()
     while (batch := await reader.receive()) is not None:
         found += [message.position[0] for message in batch.messages]

@@ -8,7 +8,7 @@ import pytest_asyncio
 
 from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.message import Batch, Partition
-from mqbridge.rocketmq.adapter.range_reader import QueueReader
+from mqbridge.rocketmq.adapter.range_reader import RangeReader
 from mqbridge.rocketmq.client.consumer.budget import PullBudget
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
@@ -21,7 +21,7 @@ __all__ = ["cluster", "environment"]
 
 QUEUE = Queue("T", "broker-a", 0)
 PARTITION = Partition("c", "T", "broker-a:0", 0)
-Open = Callable[..., "asyncio.Future[QueueReader]"]
+Open = Callable[..., "asyncio.Future[RangeReader]"]
 
 
 @pytest_asyncio.fixture
@@ -29,10 +29,10 @@ async def open_reader(environment: ScriptedEnvironment) -> AsyncIterator[Open]:
     client = scripted_client()
     environment.clients.append(client)
     await client.connect()
-    readers: list[QueueReader] = []
+    readers: list[RangeReader] = []
 
-    async def opened(begin: int = 0, end: int | None = None, max_bytes: int = 1 << 20) -> QueueReader:
-        reader = QueueReader(client, PARTITION, QUEUE, (begin,), None if end is None else (end,), max_bytes)
+    async def opened(begin: int = 0, end: int | None = None, max_bytes: int = 1 << 20) -> RangeReader:
+        reader = RangeReader(client, PARTITION, QUEUE, (begin,), None if end is None else (end,), max_bytes)
         readers.append(reader)
         await reader.open()
         return reader
@@ -42,11 +42,11 @@ async def open_reader(environment: ScriptedEnvironment) -> AsyncIterator[Open]:
         await reader.close()
 
 
-async def receive(reader: QueueReader) -> Batch | None:
+async def receive(reader: RangeReader) -> Batch | None:
     return await asyncio.wait_for(reader.receive(), PATIENCE_S)
 
 
-def budget_of(reader: QueueReader) -> PullBudget:
+def budget_of(reader: RangeReader) -> PullBudget:
     assert reader._consumer is not None
     return reader._consumer.budget
 
