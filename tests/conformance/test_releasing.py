@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.adapter.inbound import AnnouncesRelease, InboundLane, InboundSpec
+from mqbridge.adapter.inbound import AnnouncesRelease, Inbound, InboundLane, InboundSpec
 from mqbridge.net.tasks import spawn
 from tests.conformance.arena import Arena, fresh_group, numbered, numbers
 
@@ -18,6 +18,11 @@ async def two_lanes(arena: Arena, cluster: Cluster, topic: str, group: str, wait
     if not isinstance(lanes[0], AnnouncesRelease):
         pytest.skip("the servers take partitions away")
     return lanes
+
+
+async def other_member(arena: Arena, topic: str, group: str) -> Inbound:
+    """Join the group with another client, which waits for the partitions that members keep, as each of them does."""
+    return await arena.open((await arena.cluster()).inbound(InboundSpec((topic,), group, release_wait_s=0.2)))
 
 
 async def first_releasing(arena: Arena, lanes: list[InboundLane]) -> InboundLane:
@@ -36,7 +41,7 @@ async def test_a_partition_is_kept_until_its_messages_are_acknowledged(arena: Ar
     for partition in range(PARTITIONS):
         await arena.send(outbound, partition, numbered(0, 10))
     batches = {lane: await arena.receive(lane) for lane in lanes}
-    other = await arena.open((await arena.cluster()).inbound(InboundSpec((topic,), group)))
+    other = await other_member(arena, topic, group)
     lane = await first_releasing(arena, lanes)
     assert not lane.revoked.is_set(), "the partition is kept"
     batch = batches[lane]
@@ -53,7 +58,7 @@ async def test_a_partition_is_kept_until_its_messages_are_acknowledged(arena: Ar
 async def test_a_partition_is_given_up_after_the_wait(arena: Arena, cluster: Cluster) -> None:
     topic, group = await arena.topic(cluster, PARTITIONS), fresh_group()
     lanes = await two_lanes(arena, cluster, topic, group, 0.2)
-    other = await arena.open((await arena.cluster()).inbound(InboundSpec((topic,), group)))
+    other = await other_member(arena, topic, group)
     lane = await first_releasing(arena, lanes)
     await arena.within(lane.revoked.wait())
     taken = await arena.lane(other)

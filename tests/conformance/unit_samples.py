@@ -1,5 +1,6 @@
 """Units of the systems' own formats, as their SDKs make them."""
 
+import zlib
 from collections.abc import Callable
 
 from mqbridge.message import Unit
@@ -7,6 +8,9 @@ from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.compression import compress
 from mqbridge.pulsar.wire.entry import stored_entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import CompressionType, KeyValue, MessageMetadata, SingleMessageMetadata
+from mqbridge.rocketmq.wire import compression, properties
+from mqbridge.rocketmq.wire.neutral_record import encode_neutral
+from mqbridge.rocketmq.wire.record import SysFlag
 
 PUBLISHED_MS = 1_700_000_000_000
 
@@ -27,5 +31,34 @@ def pulsar_entries() -> list[Unit]:
     ]
 
 
-SAMPLES: dict[str, Callable[[], list[Unit]]] = {"pulsar.entry": pulsar_entries}
+def rocketmq_records() -> list[Unit]:
+    """A plain record, one with a compressed body, and one with a flag and properties that no `Message` holds."""
+    block = properties.encode(
+        [
+            ("UNIQ_KEY", "7F00000100010000000000000003"),
+            ("WAIT", "true"),
+            ("DELAY", "3"),
+            ("REAL_TOPIC", "elsewhere"),
+            ("TRACE_CONTEXT", "trace-1"),
+            ("KEYS", "order-7 order-8"),
+            ("TAGS", "paid"),
+            ("a", "1"),
+            ("a", "2"),
+        ]
+    )
+    body = b"compressed " * 500
+    return [
+        Unit(encode_neutral(b"plain", born_timestamp=PUBLISHED_MS), 1, PUBLISHED_MS),
+        Unit(
+            encode_neutral(zlib.compress(body), sys_flag=SysFlag.COMPRESSED | compression.ZLIB, born_timestamp=PUBLISHED_MS + 1),
+            1,
+            PUBLISHED_MS + 1,
+        ),
+        Unit(
+            encode_neutral(b"all fields", block, flag=7, born_timestamp=PUBLISHED_MS + 1, reconsume_times=2), 1, PUBLISHED_MS + 2
+        ),
+    ]
+
+
+SAMPLES: dict[str, Callable[[], list[Unit]]] = {"pulsar.entry": pulsar_entries, "rocketmq.record": rocketmq_records}
 """Units by the name of their format."""

@@ -5,34 +5,37 @@ Every inbound has its own client, because Brokers identify the members of a grou
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Mapping, Sequence
 
 from mqbridge.adapter.cluster import Capabilities
 from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
 from mqbridge.adapter.known_brokers import KnownBrokers, list_order
+from mqbridge.adapter.numbering import OffsetNumbering
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.reader import READ_BYTES, PartitionReader
 from mqbridge.adapter.target_order import TargetOrders
+from mqbridge.adapter.tools.sharing import check_sharing
 from mqbridge.adapter.tools.unit_ranges import unit_ranges_from_offsets
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
 from mqbridge.errors import ClusterError, ConfigError, Failure, Unreachable
-from mqbridge.message import Batch, Partition, Position
+from mqbridge.message import Partition, Position
 from mqbridge.net.dial import detect_wrong_port
 from mqbridge.rocketmq.adapter.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
 from mqbridge.rocketmq.adapter.deadlines import close_by_deadline
 from mqbridge.rocketmq.adapter.inbound import RocketMQInbound
+from mqbridge.rocketmq.adapter.names import GROUP_NAME, TOPIC_NAME
 from mqbridge.rocketmq.adapter.operations import RocketMQOperations, partition_name
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
 from mqbridge.rocketmq.adapter.preflight import check_admission, check_group_can_be_joined
-from mqbridge.rocketmq.adapter.range_reader import read_range
+from mqbridge.rocketmq.adapter.range_reader import RangeReader
 from mqbridge.rocketmq.client.admin.compat_v4 import delay_levels
 from mqbridge.rocketmq.client.admin.name_rules import check_group, check_topic
 from mqbridge.rocketmq.client.admin.read_permission import why_unreadable
 from mqbridge.rocketmq.client.admin.topic_growth import TopicGrowth
 from mqbridge.rocketmq.client.cluster_client import ClusterClient, Timing
 from mqbridge.rocketmq.client.connection.access_errors import AccessRefused
-from mqbridge.rocketmq.client.connection.base_client import connectivity_of
+from mqbridge.rocketmq.client.connection.base_client import connectivity_of, unique_instance
 from mqbridge.rocketmq.client.connection.route import MASTER, TopicRoute
 from mqbridge.rocketmq.client.consumer.allocation_strategies import STRATEGIES
 from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings, MessageModel, StartOffset
@@ -40,6 +43,7 @@ from mqbridge.rocketmq.client.consumer.pull_consumer import join
 from mqbridge.rocketmq.client.consumer.sendback import SendBack
 from mqbridge.rocketmq.client.consumer.subscription import Subscription, everything, sql92, tagged
 from mqbridge.rocketmq.client.permission_checks import check_may_consume, check_may_produce
+from mqbridge.rocketmq.client.producer.queue_producer import MAX_BODY_BYTES
 from mqbridge.rocketmq.client.producer.topic_rules import max_message_bytes, requires_keys
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.headers.pull import READER_GROUP
@@ -50,9 +54,19 @@ log = logging.getLogger(__name__)
 class RocketMQ:
     """One configured cluster, with the client that its administration and its outbounds share."""
 
-    capabilities = Capabilities(seek=True, delay=True, growing_outbound=True)
+    numbering = OffsetNumbering()
 
     def __init__(self, name: str, config: RocketMQCluster) -> None:
+        self.capabilities = Capabilities(
+            seek=True,
+            delay=True,
+            delete_topics=True,
+            growing_outbound=True,
+            topic_name=TOPIC_NAME,
+            group_name=GROUP_NAME,
+            # The Brokers' limit is that of the body alone.
+            max_message_bytes=min(config.max_message_size, MAX_BODY_BYTES),
+        )
         self.name, self.identity = name, config.identity
         self.connectivity = connectivity_of(name, config.name_servers)
         self.known_brokers = KnownBrokers(config.brokers)
@@ -95,12 +109,14 @@ class RocketMQ:
         if client is not None:
             await close_by_deadline(client.close(), deadline, f"cluster {self.name!r}")
 
-    def _make_client(self) -> ClusterClient:
+    def _make_client(self, member: str | None = None) -> ClusterClient:
+        """Return a new client; operators see `member` in its id."""
         config = self._config
         timing = Timing(request=config.request_timeout, route=config.refresh, heartbeat=config.heartbeat)
         return ClusterClient(
             config.name_servers,
             timing=timing,
+            instance=unique_instance(member),
             tls=self._tls,
             credentials=self._credentials,
             connectivity=self.connectivity,
@@ -200,19 +216,53 @@ class RocketMQ:
         if partitions < 1:
             raise ConfigError(f"topic {topic!r} cannot have {partitions} queues", hint="Give it at least one queue")
         check_topic(topic)
+        return await self._route_of_whole(topic, "neither created nor grown")
+
+    async def _route_of_whole(self, topic: str, unchanged: str) -> TopicRoute | None:
+        """Return the route of a topic that is to be changed at all of its Brokers; None if it does not exist.
+
+        Raises ClusterError (RETRY) if a Broker that may have the topic is down; its text says that the topic is `unchanged`.
+        """
         await self._client.admin.masters()  # raises if none is registered
         reason = await self.why_incomplete(topic)
         route = await self._client.admin.route(topic)
         if reason is None and route is None:
             reason = await self._why_elsewhere()
         if reason is not None:
-            raise ClusterError(f"topic {topic} is neither created nor grown now: {reason}", Failure.RETRY)
+            raise ClusterError(f"topic {topic} is {unchanged} now: {reason}", Failure.RETRY)
         return route
 
-    async def bounds(self, topic: str) -> Mapping[str, Bounds]:
-        """Return the offsets of the first message and of the next one to be stored, for every queue, by partition name."""
+    async def delete(self, topic: str) -> None:
+        """Delete the topic at every Broker and name server; do nothing if it does not exist.
+
+        Raises ClusterError: FATAL for a system topic, RETRY while a Broker that may have the topic is down. Such a Broker would
+        bring the topic back with its messages.
+        """
+        check_topic(topic)
+        if await self._route_of_whole(topic, "not deleted") is not None:
+            await self._client.admin.delete_topic(topic)
+            self._client.policies.forget(topic)
+
+    async def bounds(self, topic: str, partition: str | None = None) -> Mapping[str, Bounds]:
+        """Return the offsets of the first message and of the next one to be stored, for one queue or every one, by name."""
+        if partition is not None:
+            queue = await self._queue(topic, partition)
+            positions = self._client.positions
+            first, next_ = await asyncio.gather(positions.first(queue), positions.next(queue))
+            return {partition: await self._bounds(queue, first, next_)}
         stats = await self._client.admin.topic_stats(topic)
-        return {partition_name(queue): Bounds((offsets.min_offset,), (offsets.max_offset,)) for queue, offsets in stats.items()}
+        return {
+            partition_name(queue): await self._bounds(queue, offsets.min_offset, offsets.max_offset)
+            for queue, offsets in stats.items()
+        }
+
+    async def _bounds(self, queue: Queue, first: int, next_: int) -> Bounds:
+        """Return the bounds of a queue, with its last message if it is known.
+
+        In a compacted topic, Brokers count messages without KEYS that they never show. The policy of a topic is queried once.
+        """
+        is_known = next_ > first and not await self._client.policies.is_compacted(queue)
+        return Bounds((first,), (next_,), last=(next_ - 1,) if is_known else None)
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """Return the committed offsets of a group, by partition name; queues without one are left out."""
@@ -227,6 +277,20 @@ class RocketMQ:
             raise ClusterError(await why_unreadable(self._client.admin, topic), Failure.RETRY)
         return queues
 
+    async def _queue(self, topic: str, partition: str) -> Queue:
+        """Return a queue of a topic by its name.
+
+        Raises ClusterError: FATAL if it does not exist, RETRY if it may exist at a Broker that is down.
+        """
+        route = await self._route(topic)
+        queues = {partition_name(queue): queue for queue in (*route.read_queues(), *route.write_queues())}
+        if partition in queues:
+            return queues[partition]
+        problem = f"topic {topic!r} of cluster {self.name!r} has no queue {partition}"
+        if partition.rpartition(":")[0] not in route.brokers and (reason := await self.why_incomplete(topic)) is not None:
+            raise ClusterError(f"{problem} now: {reason}", Failure.RETRY)
+        raise ClusterError(problem, Failure.FATAL)
+
     async def _route(self, topic: str, *, fresh: bool = False) -> TopicRoute:
         """Return the route of a topic. Raises ClusterError: FATAL if it does not exist, RETRY while known Brokers are down."""
         route = await self._client.admin.route(topic, fresh=fresh)
@@ -239,18 +303,15 @@ class RocketMQ:
 
     # --- reading and writing -------------------------------------------------------------------------------------------
 
-    async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Yield the batches of one queue from offset `begin` up to, not including, `end`, without joining a group.
-
-        With None as `end`, continue with new messages, for ever.
-        """
-        queues = {partition_name(queue): queue for queue in await self.queues(topic)}
-        if partition not in queues:
-            raise ClusterError(f"topic {topic!r} of cluster {self.name!r} has no queue {partition}", Failure.FATAL)
-        source = Partition(self.name, topic, partition, self.known_brokers.index(topic, partition, list(queues)))
-        async with aclosing(read_range(self._client, source, queues[partition], begin, end)) as batches:
-            async for batch in batches:
-                yield batch
+    async def reader(
+        self, topic: str, partition: str, begin: Position, end: Position | None = None, *, max_bytes: int = READ_BYTES
+    ) -> PartitionReader:
+        """Open a reader of one queue from offset `begin` up to, not including, `end`, without joining a group."""
+        queue, names = await self._queue(topic, partition), list(map(partition_name, await self.queues(topic)))
+        source = Partition(self.name, topic, partition, self.known_brokers.index(topic, partition, names))
+        reader = RangeReader(self._client, source, queue, begin, end, max_bytes)
+        await reader.open()
+        return reader
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
         """Return the range as one range of units: each offset is a unit, even if a compacted topic has no message there."""
@@ -258,6 +319,7 @@ class RocketMQ:
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join the group with a new client, which the inbound closes."""
+        check_sharing(self, spec)
         options = spec.options if isinstance(spec.options, RocketMQInboundOptions) else RocketMQInboundOptions()
         for topic in spec.topics:
             await self._route(topic)  # raises if the topic does not exist
@@ -271,13 +333,15 @@ class RocketMQ:
             # `start_of` returns EARLIEST for a queue that was added to the topic later, even if `spec.start` is LATEST. If
             # `spec.start` is EARLIEST, every queue is read from its beginning anyway.
             came_later=lambda queue: spec.start_of(queue.topic, partition_name(queue)) is Start.EARLIEST,
-            orderly=options.orderly,
-            retries=options.retries,
+            # Without locks, the next member of a queue would not wait until this one releases it.
+            orderly=options.orderly or spec.release_wait_s > 0,
+            release_wait_s=spec.release_wait_s,
+            retries=options.retries and spec.sent_back,
             strategy=STRATEGIES[options.strategy],
             max_bytes=spec.max_bytes,
             max_msgs=options.pull_messages,
         )
-        client = self._make_client()
+        client = self._make_client(spec.member)
         try:
             await client.connect()
             consumer = await join(client, settings)
@@ -291,6 +355,7 @@ class RocketMQ:
 
     async def check_inbound(self, spec: InboundSpec) -> None:
         """Raise an error if a topic or the permission to consume is missing, or if the filter or the group is invalid."""
+        check_sharing(self, spec)
         routes = [await self._route(topic) for topic in spec.topics]
         _subscriptions(spec)
         await check_group_can_be_joined(self._client, spec.group)
@@ -335,7 +400,7 @@ class RocketMQ:
             producer,
             spec,
             queues,
-            max_message_bytes=max_size,
+            max_message_bytes=producer.max_message_bytes,
             max_batch_bytes=max_batch_bytes,
             delay_levels=levels,
             requires_keys=is_compacted,
@@ -407,10 +472,11 @@ def _subscriptions(spec: InboundSpec) -> tuple[Subscription, ...]:
 
 def _subscription(topic: str, spec: InboundSpec, options: RocketMQInboundOptions) -> Subscription:
     if options.sql is not None:
-        if spec.msg_types:
+        if spec.msg_types_of(topic):
             raise ConfigError(
                 f"the subscription to topic {topic!r} filters by tags or by SQL92, not by both",
                 hint="Give either `msg_types` or `options.sql`",
             )
         return sql92(topic, options.sql)
-    return tagged(topic, spec.msg_types) if spec.msg_types else everything(topic)
+    msg_types = spec.msg_types_of(topic)
+    return tagged(topic, msg_types) if msg_types else everything(topic)

@@ -15,11 +15,10 @@ from mqbridge.message import Batch, Partition, Position
 from mqbridge.native import compiled
 from mqbridge.rocketmq.client.consumer.assigned_queue import AssignedQueue
 from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
+from mqbridge.rocketmq.mapping import unit_format
 from mqbridge.rocketmq.mapping.stored import decode_pulls
 from mqbridge.rocketmq.wire.record import MAX_UNPACKED_BYTES
 
-FORMAT = "rocketmq.records"
-"""Format of batches whose `data` is a list of consecutive pulls (`Batch.format`)."""
 BATCH_BYTES = 1 << 20
 """No further pull is joined to a batch of at least this size."""
 
@@ -35,6 +34,8 @@ class RocketMQLane:
         self.partition = partition
         self.revoked = assigned.ended
         """Set as soon as the queue is revoked, lost or released."""
+        self.releasing = assigned.releasing
+        """Set when the queue is going to be released for another member, and as soon as it is revoked, lost or released."""
         self._assigned = assigned
         assigned.holds_budget = True  # pulled bytes count against the consumer's budget until `release_budget`
         self._budgeted: tuple[Batch | None, int] = None, 0
@@ -43,9 +44,9 @@ class RocketMQLane:
         They count until the batch is acknowledged or rejected, or `receive` is called again; then the route's budget counts them.
         """
         self._run = -1
-        """The run of the last batch; -1 before the first."""
-        self._in_flight = 0
-        """Number of batches of this run that are delivered and not yet acknowledged."""
+        """The run of the last pulls; -1 before the first."""
+        self._delivered_to = 0
+        """The offset after the last batch of this run; before its first batch, the offset at which the run began."""
 
     @property
     def caught_up(self) -> bool:
@@ -62,15 +63,15 @@ class RocketMQLane:
             self._release_budget()
             pulls = join_pulls(self._assigned, await self._assigned.receive())
             if (run := self._assigned.state.run) != self._run:  # after a rejection, a seek or a reset of offsets
-                self._run, self._in_flight = run, 0
+                self._run, self._delivered_to = run, pulls[0].first
             batch = make_batch(self.partition, pulls, run)
             self._budgeted = batch, sum(pulled.size for pulled in pulls)
             if batch is not None:
-                self._in_flight += 1
+                (self._delivered_to,) = batch.next
                 return batch
-            # The filter removed every message, so no acknowledgement will advance the offset. While batches are in flight, a
-            # commit would acknowledge them too.
-            if not self._in_flight:
+            # The filter removed every message, so no acknowledgement will advance the offset. While earlier messages are in
+            # flight, a commit would acknowledge them too.
+            if self._assigned.acknowledged >= self._delivered_to:
                 self._assigned.commit(pulls[-1].next)
 
     def acknowledge(
@@ -79,25 +80,28 @@ class RocketMQLane:
         indexes: Sequence[int] | None = None,
         receipt: Receipt | None = None,
     ) -> None:
-        """Commit the offset after this batch. The caller has acknowledged all batches before it.
+        """Commit the offset after this batch, or with a `range(n)` that of message n. All before it are acknowledged.
 
-        `receipt` is not used, nor is `indexes`: the inbound has no `individual_ack`.
+        `receipt` is not used.
         """
-        self._release_budget(batch)
-        if batch.handle == self._run:
-            self._in_flight = max(0, self._in_flight - 1)
-        self._assigned.commit(batch.next[0], batch.handle)
+        if indexes is None:
+            self._release_budget(batch)
+            self._assigned.commit(batch.next[0], batch.handle)
+        elif indexes:
+            self._assigned.commit(_offset_of(batch, len(indexes)), batch.handle)
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Deliver this batch and all later ones again, after the delay. `failures` is not used.
+        """Deliver again from the first message of the batch that is not acknowledged, after the delay. `failures` is not used.
 
-        Has no effect if the batch is acknowledged already, or a seek or a reset of offsets began a new run.
+        Has no effect if the whole batch is acknowledged already, or a seek or a reset of offsets began a new run.
         """
         self._release_budget(batch)
         if delay_s > 0:
             asyncio.get_running_loop().call_later(delay_s, self.reject, batch)
-        else:
-            self._assigned.rewind(batch.first[0], batch.handle)
+            return
+        offset = max(batch.first[0], self._assigned.acknowledged)
+        if offset < batch.next[0]:
+            self._assigned.rewind(offset, batch.handle)
 
     def _release_budget(self, batch: Batch | None = None) -> None:
         """Release the bytes of the last batch from the consumer's budget; with `batch`, only if it is the last batch."""
@@ -120,16 +124,25 @@ class RocketMQLane:
         await self._assigned.release(resolve_deadline(deadline))
 
 
-def join_pulls(assigned: AssignedQueue, first: PulledRecords) -> list[PulledRecords]:
-    """Return `first` and the buffered pulls after it, up to about BATCH_BYTES, or MAX_UNPACKED_BYTES when decompressed."""
+def join_pulls(assigned: AssignedQueue, first: PulledRecords, max_bytes: int = BATCH_BYTES) -> list[PulledRecords]:
+    """Return `first` and the buffered pulls after it, up to about `max_bytes`, or MAX_UNPACKED_BYTES when decompressed."""
     pulls = [first]
     size_bytes = first.size
     unpacked_bytes = first.max_unpacked_bytes
-    while size_bytes < BATCH_BYTES and unpacked_bytes < MAX_UNPACKED_BYTES and (pulled := assigned.take()) is not None:
+    while size_bytes < max_bytes and unpacked_bytes < MAX_UNPACKED_BYTES and (pulled := assigned.take()) is not None:
         pulls.append(pulled)
         size_bytes += pulled.size
         unpacked_bytes += pulled.max_unpacked_bytes
     return pulls
+
+
+def _offset_of(batch: Batch, index: int) -> int:
+    """Return the offset of a message of a batch; for `index` equal to its count, the offset after the batch."""
+    (first,), (next_,) = batch.first, batch.next
+    if index >= batch.count:
+        return next_
+    # Offsets are consecutive, unless a filter or compaction removed some.
+    return first + index if next_ - first == batch.count else batch.messages[index].position[0]
 
 
 def make_batch(partition: Partition, pulls: Sequence[PulledRecords], run: int | None = None) -> Batch | None:
@@ -148,11 +161,12 @@ def make_batch(partition: Partition, pulls: Sequence[PulledRecords], run: int | 
         size=size,
         first=(nonempty[0].first_record_offset,),
         next=(pulls[-1].next,),
-        format=FORMAT,
+        format=unit_format.NAME,
         data=nonempty,
         handle=run,
         held_bytes=sum(pulled.held_bytes for pulled in nonempty),
         # With the compiled module every batch is decoded anyway, so searching the undecoded records would save nothing.
         may_contain=None if compiled is not None else lambda text: any(pulled.may_contain(text) for pulled in nonempty),
         published_ms=nonempty[0].published_ms,
+        units=partial(unit_format.units_of, nonempty),
     )

@@ -10,6 +10,7 @@ from mqbridge.adapter.tools.retention import LATE_FRACTION, group_warnings, targ
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position
+from mqbridge.rocketmq.adapter.group_deletion import check_no_members, delete_group
 from mqbridge.rocketmq.client.admin.read_permission import advice, is_readable, permit_reading
 from mqbridge.rocketmq.client.cluster_client import ClusterClient
 from mqbridge.rocketmq.client.connection.access_errors import AccessRefused
@@ -94,15 +95,20 @@ class RocketMQOperations:
 
         Raises ClusterError (FATAL) while the group has members, because they would overwrite the offsets with their own.
         """
-        if (consumers := await self._groups.consumers(group)) is not None and consumers.connections:
-            names = ", ".join(member.client_id for member in consumers.connections)
-            raise ClusterError(f"group {group!r} has members ({names}): stop them, then move the group's offsets", Failure.FATAL)
+        await check_no_members(self._client, group, "then move the group's offsets")
         queues = {partition_name(queue): queue for queue in await self._topics.queues(topic)}
         if unknown := positions.keys() - queues.keys():
             raise ClusterError(f"topic {topic!r} has no queue {', '.join(sorted(unknown))}", Failure.FATAL)
         if group not in await self._groups.configs():
             await self._groups.create(GroupConfig(group))
         await self._groups.write(group, {queues[name]: position[0] for name, position in positions.items()})
+
+    async def delete_group(self, topic: str, group: str) -> None:
+        """Delete the group; if it has offsets in other topics, only its offsets in this topic (see `group_deletion`).
+
+        Raises ClusterError, FATAL while the group has members.
+        """
+        await delete_group(self._client, topic, group, await self._topics.queues(topic))
 
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
         """Return the offset of the first message stored at or after this time (ms since the epoch), by partition name.

@@ -9,19 +9,20 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.known_brokers import list_order
 from mqbridge.adapter.outbound import OutboundSpec, SendFailure
-from mqbridge.adapter.receipt import Receipt
+from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.adapter.target_order import TargetOrder
 from mqbridge.adapter.tools.deadlines import seconds_until
-from mqbridge.adapter.tools.receipts import ReceiptAggregator, closed_outbound_future
+from mqbridge.adapter.tools.receipts import ReceiptAggregator, closed_outbound_future, refused_whole
 from mqbridge.adapter.tools.stored_positions import last_stored
 from mqbridge.errors import LocalProtocolError
 from mqbridge.mapping.bounded_cache import BoundedCache
-from mqbridge.message import Partition, Position, Share
+from mqbridge.message import Partition, Position, Share, Unit
 from mqbridge.net.failing_sends import longest_failing
 from mqbridge.net.waiting_sends import Caller
 from mqbridge.rocketmq.adapter.config import RocketMQOutboundOptions
@@ -29,8 +30,10 @@ from mqbridge.rocketmq.adapter.operations import partition_name
 from mqbridge.rocketmq.client.connection.route import TopicRoute, queue_label, queue_order
 from mqbridge.rocketmq.client.producer.queue_producer import QueueProducer
 from mqbridge.rocketmq.client.producer.send_request import DIVIDED, OnDivided, SendRequest, SendResult
+from mqbridge.rocketmq.mapping import unit_format
 from mqbridge.rocketmq.mapping.limits import Limits
 from mqbridge.rocketmq.mapping.request import EncodedRequest, encode
+from mqbridge.rocketmq.mapping.unit_request import encode_units
 from mqbridge.rocketmq.wire import compression
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.wire.javahash import java_string_hash
@@ -47,9 +50,6 @@ class RocketMQOutbound:
     `requires_keys` is True for a compacted topic, whose messages need KEYS. `max_batch_bytes` is the `maxMessageSize` of the
     Brokers, which also limits a batch (None: unknown); `max_message_bytes` is that of the configuration.
     """
-
-    formats = ()
-    """No batch format is sent without decoding."""
 
     def __init__(
         self,
@@ -75,6 +75,8 @@ class RocketMQOutbound:
         self.indexed: list[int] = []
         """The partition of each index by which `identity` and `table` choose; see `KeepsIndexes`."""
         self._adopt(queues)
+        if spec.whole_shares and max_batch_bytes is not None:  # what the Brokers refuse now is refused before the first request
+            max_message_bytes = min(max_message_bytes, max_batch_bytes)
         self._limits = Limits(
             max_bytes=min(options.batch_bytes, max_message_bytes, max_batch_bytes or max_message_bytes),
             max_messages=options.batch_messages,
@@ -85,8 +87,13 @@ class RocketMQOutbound:
         )
         self._last_sent: dict[Queue, tuple[Queue, asyncio.Future[Receipt]]] = {}
         """The last send of each partition, by the partition's own queue: the queue of the send, and its receipt."""
-        self._origin_of = spec.origin_of
+        # RocketMQ has nothing beside a message that could hold the sender's position. So with a sender each message is stamped,
+        # and `resume` finds the stamps.
+        self._origin_of = replace(spec, stamp_origin=spec.stamp_origin or spec.sender is not None).origin_of
         """Returns the origin prefix to stamp on messages of a source partition; None if they keep their origin."""
+        # With a sender, units become messages, which are stamped. A compacted topic needs KEYS, which a unit may lack.
+        self.formats = () if spec.sender is not None or requires_keys else (unit_format.NAME,)
+        """The formats of units that are stored as they are; the native property block, flag and body travel unchanged."""
         self._loop = asyncio.get_running_loop()
         self._closed = False
         self._on_close: list[Callable[[], None]] = []
@@ -164,10 +171,9 @@ class RocketMQOutbound:
             )
         if self._closed:
             return closed_outbound_future(repr(self._spec.topic))
-        origin = self._origin_of(share.batch.partition)
-        requests, failures = encode(
-            share.messages, origin, self._limits, int(time.time() * 1000), self._producer.client.reserve_ids
-        )
+        requests, failures = self._encode(share)
+        if failures and self._spec.whole_shares:
+            return self._refused_whole(share.count, failures)
         share.held_bytes = sum(len(request.body) + len(request.properties) for request in requests)
         aggregator = ReceiptAggregator(share.count, failures, self._loop)
         queue = self._queue_of(partition, aggregator.future)
@@ -176,6 +182,27 @@ class RocketMQOutbound:
             result = self._submit(queue, request, caller, partial(self._on_divided, aggregator, request))
             aggregator.add_request(result, request.indexes, partial(_positions, request))
         return aggregator.finish_adding()
+
+    def _encode(self, share: Share) -> tuple[list[EncodedRequest], list[MessageFailure]]:
+        """Encode the units of a share as they are, or its messages."""
+        origin, now = self._origin_of(share.batch.partition), int(time.time() * 1000)
+        units = self._units_of(share) if origin is None else None
+        if units is not None:
+            return encode_units(units, self._limits, now)
+        return encode(share.messages, origin, self._limits, now, self._producer.client.reserve_ids)
+
+    def _units_of(self, share: Share) -> Sequence[Unit] | None:
+        """Return the units that can be stored instead of the messages of the share; None if there are none."""
+        batch = share.batch
+        if batch.format not in self.formats or share.indexes is not None or share.is_edited:
+            return None
+        units = batch.units
+        return None if units is None or any(unit.message_count != 1 or unit.left_out for unit in units) else units
+
+    def _refused_whole(self, count: int, failures: Sequence[MessageFailure]) -> "asyncio.Future[Receipt]":
+        future: asyncio.Future[Receipt] = self._loop.create_future()
+        future.set_result(refused_whole(count, failures))
+        return future
 
     def _queue_of(self, partition: int, receipt: "asyncio.Future[Receipt]") -> Queue:
         """Return the queue of a partition, and record `receipt` as that of its last send.
@@ -195,10 +222,24 @@ class RocketMQOutbound:
     ) -> "asyncio.Future[SendResult]":
         if request.is_batch:
             return self._producer.send_batch(
-                queue, request.body, request.count, request.born, caller=caller, on_divided=on_divided
+                queue,
+                request.body,
+                request.count,
+                request.born,
+                request.sys_flag,
+                request.reconsume_times,
+                caller=caller,
+                on_divided=on_divided,
             )
         return self._producer.send_single(
-            queue, request.body, request.properties, request.flag, request.sys_flag, request.born, caller=caller
+            queue,
+            request.body,
+            request.properties,
+            request.flag,
+            request.sys_flag,
+            request.born,
+            request.reconsume_times,
+            caller=caller,
         )
 
     def _on_divided(self, aggregator: ReceiptAggregator, request: EncodedRequest, parts: Sequence[SendRequest]) -> None:
@@ -216,14 +257,18 @@ class RocketMQOutbound:
         order = self._java_order
         return order[_HASH_CACHE[key] % len(order)]
 
-    async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
+    async def resume(
+        self, source: Partition, since: Mapping[int, Position] | None = None, partitions: Collection[int] | None = None
+    ) -> Mapping[int, Position]:
         """Return the last position of this source partition that each queue has stored, by partition index.
 
-        The positions are read from the topic's messages, in each partition from `since` on (None: from its beginning). Other
-        producers are not fenced, because RocketMQ cannot do it.
+        The positions are read from the topic's messages, in each partition from `since` on (None: from its beginning); with
+        `partitions`, only in those. Other producers are not fenced, because RocketMQ cannot do it.
         """
-        partitions = {index: partition_name(queue) for index, queue in enumerate(self._queues)}
-        return await last_stored(self._cluster, self._spec.topic, partitions, source, since, self._spec.writer)
+        names = {
+            index: partition_name(queue) for index, queue in enumerate(self._queues) if partitions is None or index in partitions
+        }
+        return await last_stored(self._cluster, self._spec.topic, names, source, since, self._spec.writer)
 
     async def close(self, deadline: float | None = None) -> None:
         """Wait for sends in flight until the deadline, then close; sends without a receipt then fail.

@@ -5,6 +5,7 @@ from mqbridge.adapter.registry import Adapter
 from mqbridge.rocketmq.adapter.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
 from mqbridge.rocketmq.mapping.preview import preview
 from mqbridge.rocketmq.mapping.table import TABLE
+from mqbridge.rocketmq.mapping.unit_format import FORMATS
 
 
 def _make_cluster(name: str, config: RocketMQCluster) -> Cluster:
@@ -21,5 +22,6 @@ ADAPTER = Adapter(
     make_cluster=_make_cluster,
     table=TABLE,
     preview=preview,
+    formats=FORMATS,
     uniform_groups=True,  # all members must subscribe alike: each heartbeat replaces the subscriptions of the whole group
 )

@@ -22,19 +22,28 @@ from mqbridge.rocketmq.wire.record import Record
 class Portion:
     """Consecutive messages of one topic in a retry queue, which a lane delivers as one batch.
 
+    records        the messages that are not acknowledged yet
     next           offset after the last message, in the retry queue
+    acknowledged   offset below which its messages are acknowledged; None if none is
     size           bytes of the message bodies
     budget_bytes   bytes that count against the consumer's budget for this portion; 0 once they are released
     run            number of the queue's run in which the portion was pulled: every seek or reset of the queue begins a new run
     is_stored      True once all its messages are acknowledged, or sent back again
     """
 
-    __slots__ = ("budget_bytes", "is_stored", "next", "records", "run", "size")
+    __slots__ = ("acknowledged", "budget_bytes", "is_stored", "next", "records", "run", "size")
 
     def __init__(self, records: Sequence[Record], next_: int, size: int, budget_bytes: int, run: int) -> None:
         self.records, self.next = records, next_
         self.size, self.budget_bytes, self.run = size, budget_bytes, run
+        self.acknowledged: int | None = None
         self.is_stored = False
+
+    def drop_acknowledged(self) -> None:
+        """Drop the records that are acknowledged, before the others are delivered again."""
+        if self.acknowledged is not None:
+            self.records = [record for record in self.records if record.queue_offset >= (self.acknowledged or 0)]
+            self.size = sum(len(record.body) for record in self.records)
 
     @property
     def held_bytes(self) -> int:
@@ -59,6 +68,10 @@ class SharedRetryQueue(Protocol):
     def ended(self) -> asyncio.Event:
         """Set as soon as the queue is revoked, lost or released."""
 
+    @property
+    def releasing(self) -> asyncio.Event:
+        """Set when the queue is going to be released for another member, and as soon as it is revoked, lost or released."""
+
     def on_delivered(self, portion: Portion) -> None:
         """Record that a lane delivered the portion."""
 
@@ -70,6 +83,9 @@ class SharedRetryQueue(Protocol):
 
         Commits the offset below which all messages are stored or sent back.
         """
+
+    def on_acknowledged(self, portion: Portion) -> None:
+        """Record that the portion's messages below `portion.acknowledged` are stored in a target; the others are not yet."""
 
     def release_budget(self, portion: Portion) -> None:
         """Release the portion's bytes from the consumer's budget; further calls have no effect."""
@@ -92,8 +108,8 @@ class RetryLane:
         """The portion delivered last. Its bytes count against the consumer's budget until `acknowledge` or the next `receive`."""
         self._changed = asyncio.Event()
         """Set when `receive` must check the buffer and the state of the queue again."""
-        self.revoked = queue.ended
-        """Set as soon as the queue is revoked, lost or released."""
+        self.revoked, self.releasing = queue.ended, queue.releasing
+        """Set as soon as the queue is revoked, lost or released; `releasing` also when it is going to be."""
 
     @property
     def caught_up(self) -> bool:
@@ -122,16 +138,17 @@ class RetryLane:
         if self._last is not None:
             self._queue.release_budget(self._last)
             self._last = None
-        while not self._buffered or self.revoked.is_set():
+        while not self._buffered or self.releasing.is_set():
             if self.revoked.is_set():
                 raise LaneRevoked(f"partition {self.partition} was released, or may now belong to another member of the group")
-            if self._queue.error is not None:
+            if self._queue.error is not None and not self._buffered:
                 raise self._queue.error
             self._changed.clear()
             await self._changed.wait()
         portion = self._last = self._buffered.popleft()
         self._in_flight.append(portion)
         self._queue.on_delivered(portion)
+        # The batch has no units: stored in another topic as they are, its messages would count as redelivered there.
         records = portion.records
         return Batch(
             self.partition,
@@ -140,6 +157,7 @@ class RetryLane:
             size=portion.size,
             first=(records[0].queue_offset,),
             next=(portion.next,),
+            data=records,
             handle=portion,
             held_bytes=portion.held_bytes,
         )
@@ -150,18 +168,30 @@ class RetryLane:
         indexes: Sequence[int] | None = None,
         receipt: Receipt | None = None,
     ) -> None:
-        """Acknowledge the batch. The committed offset passes it once all earlier messages of the queue are acknowledged, too.
+        """Acknowledge the batch, or with a `range(n)` what is before its message n. `receipt` is not used.
 
-        `indexes` and `receipt` are not used: without `individual_ack`, a batch is acknowledged as a whole.
+        The committed offset passes a message once all earlier messages of the queue are acknowledged, too.
         """
         portion: Portion = batch.handle
+        if indexes is not None:
+            if portion in self._in_flight and indexes:
+                self._acknowledge_before(portion, batch, len(indexes))
+            return
         self._queue.release_budget(portion)
         if portion in self._in_flight:
             self._in_flight.remove(portion)
             self._queue.on_stored(portion)
 
+    def _acknowledge_before(self, portion: Portion, batch: Batch, index: int) -> None:
+        """Acknowledge what is before the message at this index. An earlier message than before changes nothing."""
+        records: Sequence[Record] = batch.data
+        offset = records[index].queue_offset if index < len(records) else portion.next
+        if portion.acknowledged is None or offset > portion.acknowledged:
+            portion.acknowledged = offset
+            self._queue.on_acknowledged(portion)
+
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Deliver the batch again after the delay, and all later batches that are not acknowledged by then.
+        """Deliver what is not acknowledged of the batch again after the delay, and all later batches that are not.
 
         `receive` continues with further batches during the delay. `failures` is not used.
         """
@@ -173,8 +203,12 @@ class RetryLane:
         # Move the portions back from the newest to this one, so that the buffer begins with this one, in the order of the queue.
         while portion in self._in_flight and not self.revoked.is_set():
             newest = self._in_flight.pop()
-            self._buffered.appendleft(newest)
-            self._queue.on_requeued(newest)
+            newest.drop_acknowledged()
+            if newest.records:
+                self._buffered.appendleft(newest)
+                self._queue.on_requeued(newest)
+            else:  # all of them one by one
+                self._queue.on_stored(newest)
         self._changed.set()
 
     async def seek(self, position: Position) -> None:

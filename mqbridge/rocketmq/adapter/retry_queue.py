@@ -87,6 +87,11 @@ class RetryQueue:
         return self.assigned.ended
 
     @property
+    def releasing(self) -> asyncio.Event:
+        """Set when the queue is going to be released for another member, and as soon as it is revoked, lost or released."""
+        return self.assigned.releasing
+
+    @property
     def caught_up(self) -> bool:
         """True if the Broker has no more messages, and no lane has buffered ones."""
         return self.assigned.caught_up and not self._buffered_bytes
@@ -225,8 +230,19 @@ class RetryQueue:
         while self._portions and self._portions[0].is_stored:
             oldest = self._portions.popleft()
             self.assigned.commit(oldest.next, oldest.run)  # has no effect if the offsets were reset in the meantime
-        if not self._portions:
+        if self._portions:
+            self._commit_begin(self._portions[0])
+        else:
             self._all_stored.set()
+
+    def on_acknowledged(self, portion: Portion) -> None:
+        """Commit the offset of a portion's first message that is not acknowledged, if nothing before it is missing."""
+        if self._portions and self._portions[0] is portion:
+            self._commit_begin(portion)
+
+    def _commit_begin(self, portion: Portion) -> None:
+        if portion.acknowledged is not None:
+            self.assigned.commit(portion.acknowledged, portion.run)
 
     def release_budget(self, portion: Portion) -> None:
         """Release the portion's bytes from the consumer's budget; further calls have no effect."""

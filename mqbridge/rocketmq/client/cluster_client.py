@@ -9,8 +9,10 @@ from mqbridge.rocketmq.client.admin.admin import Admin
 from mqbridge.rocketmq.client.admin.group_admin import GroupAdmin
 from mqbridge.rocketmq.client.admin.positions import Positions
 from mqbridge.rocketmq.client.connection.base_client import BaseClient, Timing
+from mqbridge.rocketmq.client.connection.brokers import Brokers
 from mqbridge.rocketmq.client.connection.credentials import Credentials
 from mqbridge.rocketmq.client.connection.route import TopicRoute
+from mqbridge.rocketmq.client.consumer.cleanup_policies import CleanupPolicies
 from mqbridge.rocketmq.client.producer.queue_producer import ORDERED, QueueProducer
 from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES
 
@@ -18,7 +20,7 @@ __all__ = ["ClusterClient", "Timing"]
 
 
 class ClusterClient(BaseClient):
-    """A `BaseClient` with `admin`, `positions` and `groups`, which send requests to the brokers, and with producers.
+    """A `BaseClient` with `admin`, `positions`, `policies` and `groups`, which query the brokers, and with producers.
 
     The parameters are those of `BaseClient`; `instance`, for example, is the part of the client id after the address.
     """
@@ -44,6 +46,7 @@ class ClusterClient(BaseClient):
             addresses=addresses,
         )
         self.admin, self.positions = Admin(self), Positions(self)
+        self.policies = CleanupPolicies(Brokers(self))
         self.groups = GroupAdmin(self, self.admin, self.positions)
 
     def producer(

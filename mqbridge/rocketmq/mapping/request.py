@@ -43,10 +43,11 @@ class EncodedRequest:
     `indexes` are the indexes of its messages in the sequence passed to `encode`; `born` is the born timestamp (ms) of the
     request. A broker stores a `delayed` message in another topic first, so the offset in the response is not an offset of the
     target queue. `properties` and `flag` are those of a single message; in a batch, they are part of `body`. `sys_flag` consists
-    of the bits of `record.SysFlag`: from `encode` those of a compressed body; the library sets others.
+    of the bits of `record.SysFlag`: from `encode` those of a compressed body; the library sets others. `sys_flag` and
+    `reconsume_times`, the number of redeliveries, are those of every message of the request.
     """
 
-    __slots__ = ("body", "born", "delayed", "flag", "indexes", "is_batch", "properties", "sys_flag")
+    __slots__ = ("body", "born", "delayed", "flag", "indexes", "is_batch", "properties", "reconsume_times", "sys_flag")
 
     def __init__(
         self,
@@ -58,10 +59,11 @@ class EncodedRequest:
         properties: bytes = b"",
         flag: int = 0,
         sys_flag: int = 0,
+        reconsume_times: int = 0,
         delayed: bool = False,
     ) -> None:
         self.body, self.properties = body, properties
-        self.flag, self.sys_flag = flag, sys_flag
+        self.flag, self.sys_flag, self.reconsume_times = flag, sys_flag, reconsume_times
         self.born, self.indexes = born, indexes
         self.is_batch, self.delayed = is_batch, delayed
 

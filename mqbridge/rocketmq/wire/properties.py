@@ -87,6 +87,23 @@ class Name:
 TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
 """Prefix of the names of properties that are internal to clients. Brokers store them like others."""
 
+EFFECTIVE_NAMES = (
+    Name.DELAY,
+    Name.TIMER_DELIVER_MS,
+    Name.TIMER_DELAY_SEC,
+    Name.TIMER_DELAY_MS,
+    Name.TIMER_DEL_UNIQKEY,
+    Name.TRAN_MSG,
+    Name.POP_CK,
+    Name.INNER_NUM,
+    Name.INNER_BASE,
+    Name.INNER_MULTI_DISPATCH,
+)
+"""Names of properties on which a broker acts when it stores a single message: it delays the message, hides it, or splits it.
+
+In the messages of a batch, it ignores them.
+"""
+
 SYSTEM_NAMES = frozenset(value for name, value in vars(Name).items() if name.isupper())
 """The names that RocketMQ reserves: an application must not use them for properties of its own."""
 
@@ -124,6 +141,9 @@ def name_prefix(name: str) -> bytes:
     return name.encode() + b"\x01"
 
 
+_EFFECTIVE_PREFIXES = tuple(map(name_prefix, EFFECTIVE_NAMES))
+
+
 def why_invalid(name: str, value: str) -> str | None:
     """Return the reason why a property string cannot hold this property; None if it can."""
     if not name:
@@ -151,6 +171,13 @@ def decode(data: bytes) -> list[tuple[str, str]]:
         if name and value:
             pairs.append((name, value))
     return pairs
+
+
+def strip_effective(data: bytes) -> bytes:
+    """Return a property string without the entries of EFFECTIVE_NAMES."""
+    entries = data.split(b"\x02")
+    kept = [entry for entry in entries if not entry.startswith(_EFFECTIVE_PREFIXES)]
+    return data if len(kept) == len(entries) else b"\x02".join(kept)
 
 
 def find(data: bytes, name: str) -> str | None:

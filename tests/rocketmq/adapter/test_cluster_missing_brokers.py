@@ -586,3 +586,40 @@ async def test_a_pattern_waits_while_the_only_broker_with_a_matching_topic_is_do
     await checkpoints.close()
     cluster.down.clear()
     assert isinstance(await problem_of(brokers="broker-a,broker-b"), ConfigError), "there is certainly none"
+
+
+# --- deletions ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_topic_is_not_deleted_while_a_broker_that_may_have_it_is_down(cluster: broker.Cluster) -> None:
+    """It would bring the topic back with its messages."""
+    cluster.down.add("broker-b")
+    async with opened(brokers="broker-a,broker-b") as rocket:
+        for topic in (TOPIC, "unknown"):
+            with pytest.raises(ClusterError, match="is not deleted now: no master of broker broker-b") as raised:
+                await rocket.delete(topic)
+            assert raised.value.failure is Failure.RETRY
+    assert cluster.requests[Code.DELETE_TOPIC_IN_BROKER] == []
+
+
+async def test_a_topic_is_deleted_at_every_broker_and_name_server(cluster: broker.Cluster) -> None:
+    def delete(link: broker.Link, request: broker.Command) -> None:
+        cluster.topics.pop(request.ext["topic"], None)
+        link.answer(request)
+
+    cluster.on[Code.DELETE_TOPIC_IN_BROKER] = broker.success
+    cluster.on[Code.DELETE_TOPIC_IN_NAMESRV] = delete
+    async with opened() as rocket:
+        await rocket.delete(TOPIC)
+        assert await rocket.describe(TOPIC) is None
+        await rocket.delete(TOPIC)
+    assert len(cluster.requests[Code.DELETE_TOPIC_IN_BROKER]) == 2, "one at each of the brokers, and none for a missing topic"
+
+
+async def test_a_topic_stays_deleted_in_part_if_a_broker_does_not_answer(cluster: broker.Cluster) -> None:
+    cluster.on[Code.DELETE_TOPIC_IN_BROKER] = broker.success
+    cluster.at[B, Code.DELETE_TOPIC_IN_BROKER] = broker.hangs_up
+    async with opened() as rocket:
+        with pytest.raises(ClusterError):
+            await rocket.delete(TOPIC)
+    assert cluster.requests[Code.DELETE_TOPIC_IN_NAMESRV] == [], "the route shows that the topic exists"

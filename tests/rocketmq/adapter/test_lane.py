@@ -10,7 +10,7 @@ import pytest
 from mqbridge.message import Partition
 from mqbridge.rocketmq.adapter import range_reader
 from mqbridge.rocketmq.adapter.lane import RocketMQLane
-from mqbridge.rocketmq.adapter.range_reader import read_range
+from mqbridge.rocketmq.adapter.range_reader import RangeReader
 from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -36,8 +36,9 @@ class FakeAssignedQueue:
     def __init__(self, *pulls: PulledRecords) -> None:
         self.waiting = deque(pulls)
         self.state = SimpleNamespace(run=1)
-        self.ended = asyncio.Event()
+        self.ended, self.releasing, self.revoked = asyncio.Event(), asyncio.Event(), False
         self.committed: list[int] = []
+        self.rewound: list[int] = []
         self.holds_budget = False
 
     def release_budget(self, size: int) -> None:
@@ -55,6 +56,14 @@ class FakeAssignedQueue:
         if run is None or run == self.state.run:
             self.committed.append(offset)
 
+    def rewind(self, offset: int, run: int | None = None) -> bool:
+        self.rewound.append(offset)
+        return True
+
+    @property
+    def acknowledged(self) -> int:
+        return max(self.committed, default=0)
+
 
 async def test_a_range_ends_at_a_hole_that_extends_beyond_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compaction removed the offsets 2 to 19. The pull after this hole arrives while the first batch is processed."""
@@ -69,7 +78,9 @@ async def test_a_range_ends_at_a_hole_that_extends_beyond_it(monkeypatch: pytest
     monkeypatch.setattr(range_reader, "join", join)
     client: Any = SimpleNamespace(positions=SimpleNamespace(next=next_))
     found: list[int] = []
-    async for batch in read_range(client, PARTITION, QUEUE, (0,), (10,)):
+    reader = RangeReader(client, PARTITION, QUEUE, (0,), (10,), 1 << 20)
+    await reader.open()
+    while (batch := await reader.receive()) is not None:
         found += [message.position[0] for message in batch.messages]
         assigned.waiting.append(pulled(20))
     assert found == [0, 1]
@@ -81,6 +92,7 @@ async def test_filtered_messages_are_committed_after_a_reset_too() -> None:
     lane = RocketMQLane(PARTITION, assigned)  # type: ignore[arg-type]
     batch = await lane.receive()
     assigned.state.run = 2
+    assigned.committed.append(5)
     lane.acknowledge(batch)
     assigned.waiting += [pulled(5, tag="other", tags=WANTED)]
     receiving = asyncio.ensure_future(lane.receive())
@@ -89,4 +101,41 @@ async def test_filtered_messages_are_committed_after_a_reset_too() -> None:
     await asyncio.sleep(0)
     assigned.waiting += [pulled(6, tags=WANTED)]
     await receiving
-    assert assigned.committed == [6]
+    assert assigned.committed == [5, 6]
+
+
+async def test_filtered_messages_are_not_committed_before_a_batch_in_flight() -> None:
+    assigned = FakeAssignedQueue(pulled(0, tags=WANTED))
+    lane = RocketMQLane(PARTITION, assigned)  # type: ignore[arg-type]
+    batch = await lane.receive()
+    assigned.waiting += [pulled(1, tag="other", tags=WANTED)]
+    receiving = asyncio.ensure_future(lane.receive())
+    while assigned.waiting:
+        await asyncio.sleep(0)
+    assert assigned.committed == []
+    assigned.waiting += [pulled(2, tags=WANTED)]
+    await receiving
+    lane.acknowledge(batch)
+    assert assigned.committed == [1]
+
+
+async def test_the_offset_of_a_message_is_committed_if_offsets_have_holes() -> None:
+    """Of the offsets 3, 4, 7 and 9 the group has acknowledged the first ones."""
+    assigned = FakeAssignedQueue(pulled(3, 4, 7, 9))
+    lane = RocketMQLane(PARTITION, assigned)  # type: ignore[arg-type]
+    batch = await lane.receive()
+    for count in range(5):
+        lane.acknowledge(batch, range(count))
+    assert assigned.committed == [4, 7, 9, 10]
+
+
+async def test_a_rejected_batch_comes_again_from_the_first_message_that_is_not_acknowledged() -> None:
+    assigned = FakeAssignedQueue(pulled(3, 4, 7, 9), pulled(10))
+    lane = RocketMQLane(PARTITION, assigned)  # type: ignore[arg-type]
+    batch = await lane.receive()
+    lane.acknowledge(batch, range(2))
+    lane.reject(batch)
+    assert assigned.rewound == [7]
+    lane.acknowledge(batch)
+    lane.reject(batch)
+    assert assigned.rewound == [7], "everything is acknowledged"

@@ -210,3 +210,65 @@ async def test_behind_a_message_that_is_not_stored_no_stored_message_is_held(env
     assert not retries.queue._portions
     assert retries.assigned.acknowledged == 1001
     await retries.queue.release()
+
+
+async def test_what_is_acknowledged_inside_a_batch_is_committed_and_does_not_come_again(environment: ScriptedEnvironment) -> None:
+    store(environment, *[("orders", b"%d" % number) for number in range(10)])
+    assigned = await environment.assigned()
+    retries = Retries(environment, assigned, fail_on_send_back)
+    lane = await retries.lane()
+    batch = await asyncio.wait_for(lane.receive(), PATIENCE_S)
+    for count in (0, 3, 6, 2):
+        lane.acknowledge(batch, range(count))
+    assert assigned.acknowledged == 6, "an earlier message than before changes nothing"
+    lane.reject(batch)
+    again = await asyncio.wait_for(lane.receive(), PATIENCE_S)
+    assert [message.payload for message in again.messages] == [b"6", b"7", b"8", b"9"]
+    assert again.first == (6,)
+    lane.acknowledge(again, range(2))
+    assert assigned.acknowledged == 8
+    lane.acknowledge(again)
+    assert assigned.acknowledged == 10
+    await retries.queue.release()
+    assert environment.groups.committed("G") == 10
+
+
+async def test_what_is_acknowledged_inside_a_batch_waits_for_earlier_messages(environment: ScriptedEnvironment) -> None:
+    """The two lanes share the queue: its offset passes what both have acknowledged."""
+    store(environment, *[("orders", b"%d" % number) for number in range(2)], *[("bills", b"%d" % number) for number in range(4)])
+    assigned = await environment.assigned()
+    reported: list[RetryLane | MqbridgeError] = []
+    queue = RetryQueue(assigned, "c", ["orders", "bills"], reported.append, fail_on_send_back)
+    await until(lambda: len(reported) == 2)
+    lanes = {lane.partition.topic: lane for lane in reported if isinstance(lane, RetryLane)}
+    batches = {topic: await asyncio.wait_for(lane.receive(), PATIENCE_S) for topic, lane in lanes.items()}
+    lanes["bills"].acknowledge(batches["bills"], range(3))
+    assert assigned.acknowledged == 0
+    lanes["orders"].acknowledge(batches["orders"], range(2))
+    assert assigned.acknowledged == 2, "its last message is acknowledged, and the batch stays in flight"
+    lanes["orders"].acknowledge(batches["orders"])
+    assert assigned.acknowledged == 5
+    lanes["bills"].acknowledge(batches["bills"], range(4))
+    lanes["bills"].reject(batches["bills"])
+    assert assigned.acknowledged == 6, "nothing of the batch is left to deliver again"
+    await queue.release()
+
+
+async def test_a_queue_that_announces_its_release_delivers_no_buffered_messages(environment: ScriptedEnvironment) -> None:
+    store(environment, *[("orders", b"%d" % number) for number in range(4)])
+    environment.groups.log().limit = 2
+    assigned = await environment.assigned()
+    retries = Retries(environment, assigned, fail_on_send_back)
+    lane = await retries.lane()
+    batch = await asyncio.wait_for(lane.receive(), PATIENCE_S)
+    await until(lambda: lane._buffered)
+    assigned.announce_release(PATIENCE_S)
+    assert lane.releasing.is_set()
+    receiving = asyncio.ensure_future(lane.receive())
+    await asyncio.sleep(0.01)
+    assert not receiving.done()
+    lane.acknowledge(batch)
+    await lane.release()
+    with pytest.raises(LaneRevoked):
+        await receiving
+    assert environment.groups.committed("G") == 2

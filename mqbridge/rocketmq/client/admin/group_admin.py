@@ -58,7 +58,7 @@ class GroupAdmin:
 
     async def delete(self, group: str, *, clean_offsets: bool = True) -> None:
         """Delete a group at every master; without `clean_offsets` a new group of this name continues at its offsets."""
-        ext = DeleteGroupHeader(group, clean_offsets).encode()
+        ext = DeleteGroupHeader(group, clean_offsets, remove_offset=clean_offsets).encode()
         await self._admin.at_masters(lambda address: self._client.request(address, Code.DELETE_SUBSCRIPTIONGROUP, ext))
 
     async def configs(self) -> dict[str, dict[str, GroupConfig]]:

@@ -99,7 +99,7 @@ class BaseClient:
         self.routes = RouteTable(self.name_servers, timing.route)
         self.window = RequestWindow(MAX_SENDS_IN_FLIGHT, MAX_BYTES_IN_FLIGHT)
         """Limits of sends in flight, for all producers of this client together."""
-        self._instance = instance or f"{os.getpid()}#{time.time_ns()}{next(_instances)}"
+        self._instance = instance or unique_instance()
         self._client_id = ""
         self._ids: UniqueIds | None = None
         self._handlers: dict[int, Handler] = {}
@@ -259,6 +259,12 @@ class BaseClient:
         text = "cluster %s: lost the connection to %s, the routes of topics on that server will be requested again: %s"
         log.log(retry_log_level(error, logging.INFO), text, self.connectivity.name, connection.address, error)
         self.routes.invalidate_broker(connection.address)
+
+
+def unique_instance(name: str | None = None) -> str:
+    """Return a new instance name, which begins with `name`, if there is one."""
+    unique = f"{os.getpid()}#{time.time_ns()}{next(_instances)}"
+    return unique if name is None else f"{name}#{unique}"
 
 
 def connectivity_of(name: str, name_servers: Sequence[str]) -> Connectivity:

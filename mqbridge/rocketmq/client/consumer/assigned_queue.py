@@ -23,7 +23,7 @@ from mqbridge.rocketmq.client.consumer.queue_commits import CommitContext, Queue
 from mqbridge.rocketmq.client.consumer.queue_identity import Anchor
 from mqbridge.rocketmq.client.consumer.queue_release import QueueRelease
 from mqbridge.rocketmq.client.consumer.queue_state import QueueState
-from mqbridge.rocketmq.client.consumer.queue_transitions import Event
+from mqbridge.rocketmq.client.consumer.queue_transitions import Event, State
 from mqbridge.rocketmq.client.consumer.subscription import Subscription
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
@@ -53,6 +53,8 @@ class AssignedQueue:
         self.state = QueueState(str(self))
         self.ended = asyncio.Event()
         """Set as soon as the queue ends in one of these ways."""
+        self.releasing = asyncio.Event()
+        """Set when the queue is going to be released for another member, see `announce_release`, and when it ends."""
         self.holds_budget = False
         """True: taken bytes count against the consumer's memory budget until `release_budget`. False: `take` releases them.
 
@@ -248,10 +250,15 @@ class AssignedQueue:
     async def seek(self, offset: int) -> None:
         """Continue at `offset`. Commit it too, unless its message was delivered and is not acknowledged (see `rewind`).
 
-        A commit that fails is only logged.
+        A commit that fails is only logged. Once the queue has announced its release, the next member continues at the offset.
         """
-        if not self.rewind(offset):
+        state = self.state
+        if self.rewind(offset):
+            return
+        if state.may(Event.MOVE):
             await self._move(offset)
+        elif state.state is State.LEAVING and not state.acknowledged <= offset <= state.handed_out and state.reset(offset):
+            await self._commits.save()
 
     def rewind(self, offset: int, run: int | None = None) -> bool:
         """Deliver again from `offset`, if its message was delivered and is not acknowledged; else return False without effect.
@@ -323,6 +330,24 @@ class AssignedQueue:
         self._leave(Event.RELEASE, f"{self} was released")
         await self._release.run(deadline)
 
+    def announce_release(self, wait_s: float) -> None:
+        """Stop pulling and delivering, and release the queue for another member by `release`, but after `wait_s` at the latest.
+
+        Until then the queue is kept, and so is its lock; messages in flight can be acknowledged. Without effect if the queue has
+        announced its release before, or is no longer ours.
+        """
+        if not self.state.leave(Event.ANNOUNCE):
+            return
+        log.info("%s will belong to another consumer: waiting up to %.1f s for messages in flight", self, wait_s)
+        self._error = None  # an error such as a gap is reported to the next member
+        self._pulls.stop()
+        self.releasing.set()
+        self._loop.call_later(wait_s, self._end_announced_release)
+
+    def _end_announced_release(self) -> None:
+        if not self.revoked:
+            spawn(self.release(), f"rocketmq release of {self}, which now belongs to another consumer")
+
     async def revoke(self) -> None:
         """Release the queue for another member; with a lock, first wait a moment until messages in flight are acknowledged."""
         self._leave(Event.REVOKE, f"{self} now belongs to another consumer")
@@ -338,6 +363,7 @@ class AssignedQueue:
         self._pulls.stop()
         self._pulls.release_budget()
         self.ended.set()
+        self.releasing.set()
         self._changed.set()
         self._release.stop_settling()  # ends a wait in progress, for example after LOSE_LOCK; a new wait clears this first
         return True

@@ -16,6 +16,10 @@ class CleanupPolicies:
         self._compacted: dict[str, bool] = {}
         """True or False for each topic whose policy was queried."""
 
+    def forget(self, topic: str) -> None:
+        """Query the policy of this topic again: it was deleted, and may be created with another one."""
+        self._compacted.pop(topic, None)
+
     async def is_compacted(self, queue: Queue) -> bool:
         """Return True if the topic keeps only the newest message per key, so that missing offsets are normal.
 

@@ -62,6 +62,9 @@ class ConsumerSettings:
 
     False: during a rebalance two members may read a queue for a moment.
     """
+    release_wait_s: float = 0.0
+    """How long a queue that now belongs to another member is kept, so that messages in flight can be acknowledged; see
+    `AssignedQueue.announce_release`. Another member waits for it only if both are `orderly`."""
     retries: bool = True
     """Also consume the group's retry topic; with CLUSTERING only."""
     strategy: Strategy = averagely

@@ -296,7 +296,11 @@ class PullConsumer:
         if own_queues is None:  # the route or the members are unknown now, so we keep the queues that we have
             return self._assignment.may_stay_missing(topic)  # False: rebalance again after UNBALANCED_INTERVAL_S
         revoked = [assigned for queue, assigned in self.held.items() if queue.topic == topic and queue not in own_queues]
-        await asyncio.gather(*(assigned.revoke() for assigned in revoked))
+        if (wait_s := self.settings.release_wait_s) > 0:
+            for assigned in revoked:
+                assigned.announce_release(wait_s)  # a rebalance does not wait for it: other queues can be started
+        else:
+            await asyncio.gather(*(assigned.revoke() for assigned in revoked))
         unused_locks = {queue for queue in self.held.unused_locks if queue.topic == topic and queue not in own_queues}
         await self.held.unlock_unused(unused_locks)
         return await self._start_queues([queue for queue in own_queues if queue not in self.held], alone=alone)

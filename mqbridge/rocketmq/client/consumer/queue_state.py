@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from mqbridge.errors import LocalProtocolError
 from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
-from mqbridge.rocketmq.client.consumer.queue_transitions import ACKNOWLEDGING, HANDING_OUT, TRANSITIONS, Event, State
+from mqbridge.rocketmq.client.consumer.queue_transitions import ACKNOWLEDGING, HANDING_OUT, OURS, TRANSITIONS, Event, State
 from mqbridge.rocketmq.wire.record import MAX_UNPACKED_BYTES
 
 LOCK_VALID_S = 30.0
@@ -64,7 +64,7 @@ class QueueState:
         release: nothing of the new queue is consumed.
         """
         self.taken_away = False
-        """True after REVOKE: another member gets the queue, and needs our last commit soon."""
+        """True after REVOKE or ANNOUNCE: another member gets the queue, and needs our last commit soon."""
         self.locked_at: float | None = None
         """Time of the last lock request that succeeded; None if no lock is needed."""
         self.buffered: deque[PulledRecords] = deque()
@@ -261,16 +261,17 @@ class QueueState:
         return True
 
     def leave(self, event: Event) -> bool:
-        """Stop pulling and handing out after REVOKE, RELEASE or LOSE_LOCK; return False if the event is not allowed now."""
+        """Stop pulling and handing out after ANNOUNCE, REVOKE, RELEASE or LOSE_LOCK; return False if it is not allowed now."""
         if not self.may(event):
             return False
+        self.taken_away = event in (Event.ANNOUNCE, Event.REVOKE) or self.state is State.LEAVING
         self._transition(event)
-        self.taken_away = event is Event.REVOKE
         self._drop_buffered()
+        self.at_end = False
         return True
 
     def reset(self, offset: int) -> bool:
-        """Make an administrator's offset the last commit of a queue that is SETTLING or RELEASING.
+        """Make an administrator's offset the last commit of a queue that is LEAVING, SETTLING or RELEASING.
 
         Acknowledgements of messages in flight no longer count. Returns False without effect in other states.
         """
@@ -299,7 +300,7 @@ class QueueState:
     @property
     def is_ours(self) -> bool:
         """True until the queue is revoked, lost or released."""
-        return self.state in HANDING_OUT or self.state is State.ASSIGNED
+        return self.state in OURS
 
     @property
     def rests_at_gap(self) -> bool:

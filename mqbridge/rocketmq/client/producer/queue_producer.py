@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 HEADER_RESERVE_BYTES = 128 << 10
 """Part of a frame that is reserved for everything but the body: properties may have 32 KiB, and JSON may double their size."""
+MAX_BODY_BYTES = MAX_FRAME_BYTES - HEADER_RESERVE_BYTES
+"""Maximum bytes of a message's body or of a batch that fit a frame, whatever the brokers' limit is."""
 CLOSE_TIMEOUT_S = 10.0
 """How long `close` waits by default for the results of pending sends."""
 ORDERED = 1
@@ -67,7 +69,7 @@ class QueueProducer:
         self.client = client
         self.group, self.topic = check_group(group), check_topic(topic)
         self.in_flight_per_queue, self.max_elapsed_s = in_flight_per_queue, max_elapsed_s
-        self.max_message_bytes = min(max_message_bytes, MAX_FRAME_BYTES - HEADER_RESERVE_BYTES)
+        self.max_message_bytes = min(max_message_bytes, MAX_BODY_BYTES)
         self.closing = False
         """True once `close` has stopped waiting: new sends fail, and failed ones are not repeated."""
         self._loop = asyncio.get_running_loop()
@@ -91,6 +93,8 @@ class QueueProducer:
         body: bytes,
         count: int,
         born: int,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
         *,
         movable: bool = False,
         caller: Caller | None = None,
@@ -98,7 +102,8 @@ class QueueProducer:
     ) -> "asyncio.Future[SendResult]":
         """Send a batch of `count` messages, encoded by `wire.batch`, after all earlier sends to this queue.
 
-        `born` is the born timestamp, ms since the epoch. A `movable` batch may go to another queue if this one fails. Without a
+        `born` is the born timestamp, ms since the epoch. It, `sys_flag` (bits of SysFlag) and `reconsume_times` (how often they
+        were redelivered) are stored with every message. A `movable` batch may go to another queue if this one fails. Without a
         `caller`, the future that is returned is its owner, and tells the result.
 
         With `on_divided`, a batch that the broker refuses is sent in parts: `on_divided` gets the parts, whose futures have the
@@ -108,7 +113,16 @@ class QueueProducer:
         exists, FATAL for a missing permission or topic, RETRY after `max_elapsed_s`.
         """
         # Without properties: a broker appends those of the header to every message, so a UNIQ_KEY would give all the same id.
-        header = SendHeader(self.group, self.topic, queue.id, born, properties="", batch=True, default_topic=self.topic)
+        header = SendHeader(
+            self.group,
+            self.topic,
+            queue.id,
+            born,
+            sys_flag=sys_flag,
+            batch=True,
+            reconsume_times=reconsume_times,
+            default_topic=self.topic,
+        )
         request = SendRequest(
             Code.SEND_BATCH_MESSAGE,
             header,
@@ -129,16 +143,19 @@ class QueueProducer:
         flag: int = 0,
         sys_flag: int = 0,
         born: int | None = None,
+        reconsume_times: int = 0,
         *,
         movable: bool = False,
         caller: Caller | None = None,
     ) -> "asyncio.Future[SendResult]":
         """Send a message with these encoded properties, after all earlier sends to this queue.
 
-        `born` is the born timestamp, ms since the epoch; None: now. `flag` (a number of the application) and `sys_flag`
-        (bits of SysFlag) are stored with the message. `movable`, `caller` and the errors are those of `send_batch`.
+        `born` is the born timestamp, ms since the epoch; None: now. `flag` (a number of the application), `sys_flag` (bits of
+        SysFlag) and `reconsume_times` (how often it was redelivered) are stored with the message. `movable`, `caller` and the
+        errors are those of `send_batch`.
         """
         header = self._header(queue, properties, flag, sys_flag, born)
+        header.reconsume_times = reconsume_times
         request = SendRequest(Code.SEND_MESSAGE_V2, header, body, self._loop.create_future(), movable=movable, caller=caller)
         return self._add(queue, request, count=1)
 

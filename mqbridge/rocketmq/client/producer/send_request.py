@@ -13,6 +13,7 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import STORED, Code, Status, refusal_error
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers.send import SendHeader, SendResultHeader
+from mqbridge.rocketmq.wire.properties import strip_effective
 
 OVERSIZED = "message body size exceeded"
 """Part of the remark of a SYSTEM_ERROR by which a 5.3 broker refuses a batch above its maxMessageSize.
@@ -82,8 +83,10 @@ class SendRequest:
 
     @property
     def is_divisible(self) -> bool:
-        """True for a batch whose messages may be sent in parts."""
-        return self.on_divided is not None and self.code == Code.SEND_BATCH_MESSAGE
+        """True for a batch whose messages may be sent in parts, down to a single message if its properties are UTF-8."""
+        if self.on_divided is None or self.code != Code.SEND_BATCH_MESSAGE:
+            return False
+        return self.count > 1 or _is_text(decode_batch(self.body)[0][2])
 
     def divide(self, address: str) -> "list[SendRequest]":
         """Return the two halves of a divisible batch, or the single message of a batch of one; complete this request.
@@ -108,7 +111,8 @@ class SendRequest:
 
     def _single(self) -> "SendRequest":
         ((flag, body, properties),) = decode_batch(self.body)
-        header = replace(self.header, batch=False, properties=properties.decode(), flag=flag)
+        text = strip_effective(properties).decode()  # a broker would act on them now
+        header = replace(self.header, batch=False, properties=text, flag=flag)
         return self._derived(Code.SEND_MESSAGE_V2, header, body, self.first, 1)
 
     def _derived(self, code: int, header: SendHeader, body: bytes, first: int, count: int) -> "SendRequest":
@@ -131,6 +135,15 @@ class SendRequest:
         """Let the future fail with `error`, unless it is done already."""
         if not self.future.done():
             self.future.set_exception(error)
+
+
+def _is_text(properties: bytes) -> bool:
+    """Return True if the header of a single message, which is text, can carry these properties."""
+    try:
+        properties.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def read_result(queue: Queue, response: Command, address: str) -> SendResult:

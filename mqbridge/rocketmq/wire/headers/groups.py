@@ -85,10 +85,14 @@ class ResetOffsetHeader(Header):
 
 @dataclass(slots=True)
 class DeleteGroupHeader(Header):
-    """DELETE_SUBSCRIPTIONGROUP. With `clean_offset` True, the broker also deletes the committed offsets of the group."""
+    """DELETE_SUBSCRIPTIONGROUP. With `clean_offset` True, the broker also deletes the committed offsets of the group.
+
+    Brokers before 5.0 read `remove_offset` instead.
+    """
 
     group_name: str
     clean_offset: bool | None = None
+    remove_offset: bool | None = None
 
 
 @dataclass(slots=True)

@@ -191,7 +191,7 @@ async def test_groups_are_created_and_deleted_at_every_master(cluster: Cluster, 
     assert addresses_asked(cluster, Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP) == [A, B]
     assert GroupConfig.decode(cluster.requests[Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP][0].body) == config
     assert [command.ext for command in cluster.requests[Code.DELETE_SUBSCRIPTIONGROUP]] == [
-        {"groupName": "G", "cleanOffset": "true"}
+        {"groupName": "G", "cleanOffset": "true", "removeOffset": "true"}
     ] * 2
     cluster.on[Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = responds_with(GroupConfigs({config.name: config}, DataVersion()).encode())
     assert await client.groups.configs() == {"G": {"broker-a": config, "broker-b": config}}

@@ -127,6 +127,11 @@ class QueueLife(RuleBasedStateMachine):
     def ours(self) -> bool:
         return self.state.is_ours
 
+    @property
+    def handing_out(self) -> bool:
+        """A queue that announces its release is ours, but hands out nothing more."""
+        return self.ours and self.state.state is not State.LEAVING
+
     # --- the broker ---------------------------------------------------------------------------------------------------
 
     @rule(count=st.integers(1, 5), filtered=st.booleans())
@@ -227,7 +232,7 @@ class QueueLife(RuleBasedStateMachine):
             self.take_one()
 
     def take_one(self) -> None:
-        may = self.ours and self.state.lock_holds(self.now)
+        may = self.handing_out and self.state.lock_holds(self.now)
         pulled = self.state.take(self.now)
         if pulled is None:
             return
@@ -283,7 +288,7 @@ class QueueLife(RuleBasedStateMachine):
         assert not self.state.rewind(offset)
         assert unchanged == (self.state.run, self.state.position, self.state.acknowledged)
 
-    @precondition(lambda self: self.ours)
+    @precondition(lambda self: self.handing_out)
     @rule(data=st.data(), luck=LUCK)
     def reject(self, data: st.DataObject, luck: int) -> None:
         """Rewind to the first message of an unacknowledged pull."""
@@ -307,7 +312,7 @@ class QueueLife(RuleBasedStateMachine):
             return
         offset = self.broker.first + int((self.broker.end - self.broker.first) * share)
         if self.state.reset(offset):
-            assert self.state.state in (State.SETTLING, State.RELEASING)
+            assert self.state.state in (State.LEAVING, State.SETTLING, State.RELEASING)
             self.group_goes_to(offset)
             self.broker.committed = offset
             self.rewound(-1)
@@ -369,10 +374,23 @@ class QueueLife(RuleBasedStateMachine):
     def leave(self, event: Event, luck: int) -> None:
         if luck > 1:
             return
-        ours = self.ours
-        assert self.state.leave(event) == ours
-        assert not self.ours
+        may = self.handing_out or (self.ours and event is Event.RELEASE)
+        assert self.state.leave(event) == may
+        assert not self.ours or not may
         if self.out and event is Event.REVOKE:
+            self.acknowledge(4)
+
+    @rule(luck=LUCK)
+    def the_group_wants_the_queue(self, luck: int) -> None:
+        """The member keeps it for messages in flight: those that wait in the buffer are dropped, and none is handed out again."""
+        if luck > 1:
+            return
+        may = self.handing_out
+        assert self.state.leave(Event.ANNOUNCE) == may
+        assert self.state.state is not State.READING
+        if may:
+            assert not self.state.rewind(self.state.acknowledged)
+            assert not self.state.at_end
             self.acknowledge(4)
 
     @precondition(lambda self: self.state.state is State.SETTLING)
@@ -417,7 +435,7 @@ class QueueLife(RuleBasedStateMachine):
 
     @invariant()
     def a_queue_that_is_not_ours_delivers_nothing(self) -> None:
-        if not self.ours:
+        if not self.handing_out:
             assert not self.state.buffered
             assert self.state.take(self.now) is None
         if self.state.state in (State.RELEASED, State.LOST):

@@ -124,6 +124,7 @@ async def test_pulls_are_not_joined_beyond_the_decompressed_limit(monkeypatch: p
         take=lambda: waiting.pop(0) if waiting else None,
         release_budget=lambda _: None,
         holds_budget=False,
+        releasing=asyncio.Event(),
     )
     lane = RocketMQLane(Partition("c", "T", "b:0", 0), assigned)
     assert [(await lane.receive()).count for _ in range(3)] == [2, 2, 1]

@@ -1,0 +1,127 @@
+"""Units of the format `rocketmq.record` -> RocketMQ send requests that store them as they are.
+
+All records are sent in batches, also a single one. A broker stores the property string of a message in a batch unchanged, with
+its own entries behind it, and acts on none of them: a delay that has elapsed, a transaction or a timer is not begun again. The
+header of a batch carries one born timestamp, one system flag (a compressed body) and one number of redeliveries for all of its
+messages. So only consecutive records that have these in common share a batch.
+
+Brokers limit the body of a batch, framing included. A record that is within the limit only without the framing is sent as a
+single message. There the broker acts on the properties and reorders them, so those on which it acts are left out.
+"""
+
+from collections.abc import Sequence
+
+from mqbridge.adapter.receipt import MessageFailure
+from mqbridge.errors import Failure, RemoteProtocolError
+from mqbridge.message import Unit
+from mqbridge.rocketmq.mapping.batch_builder import born_at
+from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits, oversize_reason
+from mqbridge.rocketmq.mapping.request import EncodedRequest
+from mqbridge.rocketmq.wire.batch import OVERHEAD_BYTES, Element, encode_batch
+from mqbridge.rocketmq.wire.neutral_record import Content, read_neutral
+from mqbridge.rocketmq.wire.properties import strip_effective
+
+
+def encode_units(units: Sequence[Unit], limits: Limits, now: int) -> tuple[list[EncodedRequest], list[MessageFailure]]:
+    """Encode units, in order; return a failure for each one that RocketMQ cannot store. `now` is in ms since the epoch."""
+    builder = _UnitRequests(limits, now)
+    for index, unit in enumerate(units):
+        builder.add(index, unit)
+    builder.close_batch()
+    return builder.requests, builder.failures
+
+
+class _UnitRequests:
+    """Encodes units, and collects the `requests` for them and the `failures` of those that cannot be sent."""
+
+    def __init__(self, limits: Limits, now: int) -> None:
+        self._limits, self._now = limits, now
+        self.requests: list[EncodedRequest] = []
+        self.failures: list[MessageFailure] = []
+        self._elements: list[Element] = []
+        """The messages of the current batch."""
+        self._first_index = self._size = 0
+        """The index of its first message, and its bytes."""
+        self._header = (0, 0, 0)
+        """Its born timestamp, system flag and number of redeliveries."""
+
+    def add(self, index: int, unit: Unit) -> None:
+        """Add the unit at this index."""
+        try:
+            content = read_neutral(unit.data)
+        except RemoteProtocolError as error:
+            self._refuse(index, f"it could not be read: {error}")
+            return
+        problem = self._problem(content)
+        if problem is not None:
+            self._refuse(index, problem)
+        elif OVERHEAD_BYTES + len(content.body) + len(content.properties) > self._limits.max_message_bytes:
+            self._add_alone(index, content)
+        else:
+            self._add_to_batch(index, content)
+
+    def _problem(self, content: Content) -> str | None:
+        """Return the reason why no broker stores this record; None if there is none."""
+        max_bytes = self._limits.max_message_bytes
+        if not content.body:
+            return "it has no body, and RocketMQ stores no message without one"
+        if len(content.body) > max_bytes:
+            return f"its body has {len(content.body)} bytes, the broker takes {max_bytes} (maxMessageSize)"
+        if len(content.properties) > MAX_PROPERTIES_BYTES:
+            return oversize_reason(content.properties)
+        return None
+
+    def _add_to_batch(self, index: int, content: Content) -> None:
+        size = OVERHEAD_BYTES + len(content.body) + len(content.properties)
+        header = born_at(content.born_timestamp, self._now), content.sys_flag, content.reconsume_times
+        is_full = self._size + size > self._limits.max_bytes or len(self._elements) >= self._limits.max_messages
+        if self._elements and (is_full or header != self._header):
+            self.close_batch()
+        if not self._elements:
+            self._first_index, self._header = index, header
+        self._elements.append((content.flag, content.body, content.properties))
+        self._size += size
+
+    def close_batch(self) -> None:
+        """Finish the current batch, unless it is empty."""
+        if not self._elements:
+            return
+        born, sys_flag, reconsume_times = self._header
+        indexes = range(self._first_index, self._first_index + len(self._elements))
+        self.requests.append(
+            EncodedRequest(
+                encode_batch(self._elements),
+                indexes,
+                born=born,
+                is_batch=True,
+                sys_flag=sys_flag,
+                reconsume_times=reconsume_times,
+            )
+        )
+        self._elements, self._size = [], 0
+
+    def _add_alone(self, index: int, content: Content) -> None:
+        """Add a record that does not fit a batch."""
+        self.close_batch()
+        properties = strip_effective(content.properties)
+        try:
+            properties.decode()  # the header of a single message carries them as text
+        except UnicodeDecodeError:
+            self._refuse(index, "its properties are not UTF-8, and with those it does not fit a batch")
+            return
+        self.requests.append(
+            EncodedRequest(
+                content.body,
+                range(index, index + 1),
+                born=born_at(content.born_timestamp, self._now),
+                is_batch=False,
+                properties=properties,
+                flag=content.flag,
+                sys_flag=content.sys_flag,
+                reconsume_times=content.reconsume_times,
+            )
+        )
+
+    def _refuse(self, index: int, reason: str) -> None:
+        self.close_batch()
+        self.failures.append(MessageFailure(index, Failure.REFUSED, reason))
