@@ -276,16 +276,33 @@ class PulsarOperations:
                 raise
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic; do nothing if it does not exist. Raises ClusterError, FATAL while it has producers or consumers."""
+        """Delete a topic; do nothing if it does not exist. Raises ClusterError, FATAL while it has producers or consumers.
+
+        Brokers refuse to delete a partition in use, but not the other partitions; so this asks all of them before.
+        """
         admin = self._require_admin("deleting a topic")
         full = self._topics.parse(topic)
+        problem = f"topic {full} cannot be deleted while producers or consumers are connected"
+        if (names := await self._topics.partition_names(topic)) is None:
+            return
+        if users := await self._users(admin, [self._partition_topic(topic, name) for name in names]):
+            raise ClusterError(f"{problem}: stop {', '.join(users)}", Failure.FATAL)
         try:
             await admin.delete(full)
         except ServerRefused as error:
             if error.code != HTTP_PRECONDITION_FAILED:
                 raise
-            problem = f"topic {full} cannot be deleted while producers or consumers are connected"
             raise ClusterError(f"{problem}: stop them ({error})", Failure.FATAL) from error
+
+    @reads_json
+    async def _users(self, admin: Admin, partition_topics: Sequence[TopicName]) -> list[str]:
+        """Return the names of the producers and consumers that are connected to these partitions."""
+        users: set[str] = set()
+        for stats in await asyncio.gather(*map(admin.stats, partition_topics)):
+            users.update(producer["producerName"] for producer in stats.raw["publishers"])
+            for subscription in stats.raw["subscriptions"].values():
+                users.update(consumer["consumerName"] or "a consumer without a name" for consumer in subscription["consumers"])
+        return sorted(users)
 
     def check_create_group(self) -> None:
         """Raise ClusterError without `admin_url`: only the REST interface creates subscriptions without consuming."""

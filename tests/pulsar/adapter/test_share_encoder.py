@@ -1,4 +1,4 @@
-"""Entries as units: what a lane or a reader received is stored elsewhere as it is."""
+"""Shares of units, and the units of batches: what a lane or a reader received is stored elsewhere as it is."""
 
 import asyncio
 from collections.abc import AsyncIterator
