@@ -121,6 +121,8 @@ PACK_TABLE: dict[str, dict[PackState, PackState]] = {
     "get sent": {NONE: FETCHING, DELIVERED: FETCHING, CONFIRMED: FETCHING, REJECTED: FETCHING, UNKNOWN: FETCHING},
     "pack received": {FETCHING: DELIVERED},
     "no pack received": {FETCHING: NONE},
+    # A pack that arrives when nobody may receive it any more. The Broker has it out, so no request may confirm it.
+    "pack dropped": {FETCHING: REJECTED},
     "get failed": {FETCHING: UNKNOWN},
     # The Broker refused a get before it read anything: the previous pack still has to be confirmed or delivered again.
     "refused after none": {FETCHING: NONE},
@@ -447,7 +449,9 @@ class PartitionState:
         was revoked meanwhile.
         """
         if self.is_over:  # the partition's next owner will read this pack
-            self._transition(pack_event="no pack received")
+            self._transition(pack_event="pack dropped" if messages else "no pack received")
+            if messages:
+                self.safe_offset, self.max_offset = offset, max_offset
             self.raise_if_stopped()
         expected = self.expected_offset
         # In a store without other partitions nothing but a deletion moves the position.

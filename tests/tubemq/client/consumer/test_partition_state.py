@@ -778,6 +778,25 @@ def test_a_late_unregistration_does_not_end_the_next_assignment(monkeypatch: pyt
     machine.teardown()
 
 
+def test_a_pack_that_arrives_when_a_partition_is_given_up_is_not_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has seen it. Before it, the Broker had moved the group of the idle partition on by itself."""
+    shorten_pauses(monkeypatch, 0.0)
+    machine = PartitionMachine()
+    while machine.next_message < machine.end or not (machine.partition.state.has_moved and machine.wire.waiting):
+        if machine.pack is not None:
+            machine.settle(is_confirmed=True)
+        elif machine.wire.waiting:
+            machine.answer()
+        else:
+            machine.go_on()
+    machine.send(3)
+    machine.release(luck=0)
+    while not machine.is_idle:
+        machine.answer()
+    assert machine.broker.confirmed[KEY] <= machine.low * STEP
+    machine.teardown()
+
+
 def test_the_tables_name_known_states_only() -> None:
     for table, states in ((LEASE_TABLE, Lease), (PACK_TABLE, PackState)):
         for event, row in table.items():
