@@ -28,7 +28,7 @@ class Held:
     def __init__(self, *packs: Pack) -> None:
         self.packs = deque(packs)
         self.pack = packs[0]
-        self.revoked = asyncio.Event()
+        self.releasing, self.revoked = asyncio.Event(), asyncio.Event()
         self.commits = 0
         self.fails = 0
 
