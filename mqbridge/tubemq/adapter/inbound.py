@@ -16,8 +16,8 @@ from mqbridge.errors import ClusterError, ProtocolError
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.consumer.pack_reader import Pack
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
-from mqbridge.tubemq.client.consumer.partition_reader import Pack
 from mqbridge.tubemq.client.consumer.range_reader import existing_position
 from mqbridge.tubemq.mapping.stored import decode
 from mqbridge.tubemq.wire.string_formats import PartitionRef

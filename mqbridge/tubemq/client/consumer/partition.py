@@ -8,7 +8,7 @@ A request is abandoned if its response was lost or late, or its caller was cance
 and move the group's position there. A later confirmation could then skip a pack that was never received. So the partition is
 registered again with a fresh client id, and the Broker refuses the abandoned request. See `partition_state`.
 
-`partition_calls` sends the requests, `partition_reader` and `partition_registration` say what their responses mean. This module
+`partition_calls` sends the requests, `pack_reader` and `partition_registration` say what their responses mean. This module
 orders them, one request at a time, handles errors, and releases the partition; repeated releases share one request.
 
 Only the response to a commit contains the offset at which a pack ended. An application gets exactly-once effects if it stores
@@ -34,9 +34,9 @@ from mqbridge.errors import (
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.connection.server_connection import ServerConnection
+from mqbridge.tubemq.client.consumer.pack_reader import ANSWER_S, Pack, PackReader
 from mqbridge.tubemq.client.consumer.partition_calls import PartitionCalls, Unregistered
 from mqbridge.tubemq.client.consumer.partition_pacing import PartitionPacing
-from mqbridge.tubemq.client.consumer.partition_reader import ANSWER_S, Pack, PartitionReader
 from mqbridge.tubemq.client.consumer.partition_registration import REGISTER_PAUSE_S, PartitionRegistration, RegistrationContext
 from mqbridge.tubemq.client.consumer.partition_state import (
     CONFIRMED,
@@ -103,7 +103,7 @@ class HeldPartition:
         self.releasing, self.revoked = self.state.releasing, self.state.revoked
         """Set when the partition is wanted for another member, and as soon as it is revoked or released; see `PartitionState`."""
         self._pacing = PartitionPacing(member.flow, filtered=is_filtered)
-        self._reader = PartitionReader(self._calls, self.state, self._pacing, self._report_progress)
+        self._reader = PackReader(self._calls, self.state, self._pacing, self._report_progress)
         self.counters = self._reader.counters
         self._registration = PartitionRegistration(context, self._reader)
         self.on_progress: Callable[[HeldPartition], None] | None = None
@@ -151,7 +151,7 @@ class HeldPartition:
 
     @property
     def caught_up(self) -> bool:
-        """True if all data was read that the store had a moment ago; see `PartitionReader.caught_up`."""
+        """True if all data was read that the store had a moment ago; see `PackReader.caught_up`."""
         is_overdue = self._loop.time() > self._pacing.next_get_at + ANSWER_S and not self._request_lock.locked()
         return self._reader.caught_up and not is_overdue
 
@@ -265,7 +265,7 @@ class HeldPartition:
     def confirm(self) -> None:
         """Confirm the delivered pack, if any. The next get reports this to the Broker, or a commit if none follows soon.
 
-        "Soon" is COMMIT_AFTER_S, see `partition_reader`.
+        "Soon" is COMMIT_AFTER_S, see `pack_reader`.
         """
         if self.state.pack_state is DELIVERED:
             self._reader.confirm()

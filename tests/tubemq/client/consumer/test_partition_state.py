@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mqbridge.errors import ClusterError, ConnectionLost, GapError, LaneRevoked, LocalProtocolError, MqbridgeError, RequestTimeout
 from mqbridge.message import Batch, Partition
 from mqbridge.tubemq.adapter.inbound import TubeMQLane
-from mqbridge.tubemq.client.consumer import partition_reader, partition_registration, read_history
+from mqbridge.tubemq.client.consumer import pack_reader, partition_registration, read_history
 from mqbridge.tubemq.client.consumer.group_member import MemberIdentity
+from mqbridge.tubemq.client.consumer.pack_reader import Pack
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
-from mqbridge.tubemq.client.consumer.partition_reader import Pack
 from mqbridge.tubemq.client.consumer.partition_state import (
     CONFIRMED,
     DELIVERED,
@@ -653,7 +653,7 @@ class PartitionMachine(RuleBasedStateMachine):
 class FarBehind(PartitionMachine):
     """Retention deletes unread messages: every loss is noticed."""
 
-    lag_bytes = partition_reader.FAR_BEHIND_BYTES + 1
+    lag_bytes = pack_reader.FAR_BEHIND_BYTES + 1
     has_siblings = False
 
 
@@ -672,7 +672,7 @@ class ByLane(PartitionMachine):
 def test_no_message_is_skipped_when_any_request_is_lost(machine: type[PartitionMachine], monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_pauses(monkeypatch, 0.0)
     monkeypatch.setattr(partition_registration, "REGISTER_ATTEMPTS", 2)  # five failures in a row would hardly ever be drawn
-    monkeypatch.setattr(partition_reader, "COMMIT_AFTER_S", 0.0)
+    monkeypatch.setattr(pack_reader, "COMMIT_AFTER_S", 0.0)
     monkeypatch.setattr(read_history, "SPACING_S", 0.0)  # every pack is remembered: runs take no time
     run_state_machine_as_test(machine, settings=settings(max_examples=examples(100), stateful_step_count=50))
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.tubemq.client.consumer import stable_range_reader
-from mqbridge.tubemq.client.consumer.partition_reader import Pack
+from mqbridge.tubemq.client.consumer.pack_reader import Pack
 from mqbridge.tubemq.client.consumer.range_reader import INDEX_ENTRY_BYTES, MessagePosition, PackSlice
 from mqbridge.tubemq.client.consumer.stable_range_reader import read_stable_range
 
