@@ -16,25 +16,32 @@ class NameRule:
     """The names that a kind of thing can have in a system.
 
     `first` and `others` match one character, the first one and each later one; they match ASCII letters, and `others` digits and
-    the underscore, too. `max_chars` is the maximum length, and `text` describes the rule for people.
+    the underscore, too. `max_chars` and `min_chars` are the maximum and the minimum length, and `text` describes the rule for
+    people.
     """
 
     first: re.Pattern[str]
     others: re.Pattern[str]
     max_chars: int
     text: str
+    min_chars: int = 1
 
     def problem(self, name: str) -> str | None:
         """Return why a name is invalid; None if it is valid."""
         if not name:
             return f"it is empty; {self.text}"
-        if len(name) > self.max_chars:
+        if not self.min_chars <= len(name) <= self.max_chars:
             return f"it has {len(name)} characters; {self.text}"
         wrong = next((char for index, char in enumerate(name) if not self._accepts(char, index)), None)
         return None if wrong is None else f"{wrong!r} is not permitted; {self.text}"
 
     def escape(self, name: str) -> str:
-        """Return the name with each character that the system refuses escaped. The result may be too long: see `problem`."""
+        """Return the name with each character that the system refuses escaped, or all of a name that is too short.
+
+        The result may be too long: see `problem`.
+        """
+        if len(name) < self.min_chars:
+            return "".join(f"x_{ord(char):x}_" for char in name)
         ambiguous = {match.start() for match in re.finditer(r"(?=x_[0-9a-f]{1,6}_)", name)}
         return "".join(
             char if self._accepts(char, index) and index not in ambiguous else f"x_{ord(char):x}_"

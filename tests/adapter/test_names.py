@@ -49,3 +49,11 @@ def test_two_names_have_two_escapes(names: list[str]) -> None:
 )
 def test_a_problem_names_its_cause(name: str, problem: str | None) -> None:
     assert WORD.problem(name) == (None if problem is None else problem + WORD.text)
+
+
+def test_a_name_that_is_too_short_is_escaped_whole() -> None:
+    rule = NameRule(WORD.first, WORD.others, 64, "use two characters or more", min_chars=2)
+    assert rule.problem("a") == "it has 1 characters; use two characters or more"
+    assert (rule.escape("a"), rule.unescape("x_61_"), rule.escape("")) == ("x_61_", "a", "")
+    assert rule.problem(rule.escape("a")) is None
+    assert rule.escape("x_61_") == "x_78__61_"

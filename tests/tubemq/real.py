@@ -13,8 +13,8 @@ from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
 from mqbridge.tubemq.client.connection.master import Masters
 from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.consumer.pack_reader import Pack
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
-from mqbridge.tubemq.client.consumer.partition_reader import Pack
 from mqbridge.tubemq.client.producer.partition_sender import PartitionSender, open_partition_sender
 from mqbridge.tubemq.client.producer.routes import Routes
 from mqbridge.tubemq.wire.payload import checksum

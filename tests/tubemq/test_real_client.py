@@ -15,10 +15,10 @@ from mqbridge.tubemq.client.connection.master import MAX_TOPICS
 from mqbridge.tubemq.client.consumer.group_member import MemberIdentity
 from mqbridge.tubemq.client.consumer.held_partitions import HeldPartitions, StartOffset
 from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.consumer.pack_reader import Pack
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
 from mqbridge.tubemq.client.consumer.partition_calls import PartitionCalls
-from mqbridge.tubemq.client.consumer.partition_reader import Pack
-from mqbridge.tubemq.client.consumer.range_reader import read_range, store_range
+from mqbridge.tubemq.client.consumer.range_reader import RangeReader, store_range
 from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.client.producer.partition_sender import PartitionSender, open_partition_sender
 from mqbridge.tubemq.client.producer.routes import TopicRoute
@@ -242,8 +242,11 @@ async def test_a_range_is_found_among_messages_of_other_partitions(client: Clien
     assert (first, end) == (0, 28 * 2401)
 
     async def read_bodies(name: str, begin: int, end: int) -> list[bytes]:
-        async with aclosing(read_range(client.masters, refs[name], fresh_group(), (begin, 0), (end, 0))) as slices:
-            return [one.payLoadData async for part in slices for one in part.pack.messages[part.first : part.last]]
+        reader = RangeReader(client.masters, refs[name], fresh_group)
+        async with aclosing(reader.slices((begin, 0), (end, 0))) as slices:
+            bodies = [one.payLoadData async for part in slices for one in part.pack.messages[part.first : part.last]]
+        await reader.close()
+        return bodies
 
     async with asyncio.timeout(SERVER_PATIENCE_S):
         assert await read_bodies("1:1", 0, end) == [b"the one"]

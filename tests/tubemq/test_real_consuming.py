@@ -11,8 +11,8 @@ from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
 from mqbridge.tubemq.client.consumer.membership import BoundSubscription
 from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.consumer.pack_reader import Pack
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
-from mqbridge.tubemq.client.consumer.partition_reader import Pack
 from mqbridge.tubemq.library.balanced_consumer import BalancedConsumer
 from mqbridge.tubemq.library.pack_puller import PackPuller, push
 from mqbridge.tubemq.wire.payload import join_payload, split_payload

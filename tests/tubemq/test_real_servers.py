@@ -13,8 +13,8 @@ from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
 from mqbridge.tubemq.client.connection.server_connection import ServerConnection
 from mqbridge.tubemq.client.consumer.group_member import MemberIdentity
 from mqbridge.tubemq.client.consumer.held_partitions import HeldPartitions, StartOffset
+from mqbridge.tubemq.client.consumer.pack_reader import Pack
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
-from mqbridge.tubemq.client.consumer.partition_reader import Pack
 from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.client.producer.send_result import SendResult
 from mqbridge.tubemq.library.load_balancing_sender import open_load_balancing_sender

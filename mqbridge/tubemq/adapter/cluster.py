@@ -11,7 +11,7 @@ from this offset on, 0 for the message at the offset itself.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from zoneinfo import ZoneInfo
@@ -19,42 +19,44 @@ from zoneinfo import ZoneInfo
 from mqbridge.adapter.cluster import Capabilities
 from mqbridge.adapter.inbound import Inbound, InboundSpec, Start
 from mqbridge.adapter.known_brokers import KnownBrokers, brokers_of, list_order
+from mqbridge.adapter.numbering import PackedNumbering
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.reader import READ_BYTES, PartitionReader, read
 from mqbridge.adapter.target_order import TargetOrders
 from mqbridge.adapter.tools.deadlines import seconds_until
+from mqbridge.adapter.tools.sharing import check_sharing
 from mqbridge.adapter.tools.stored_positions import last_stored
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
 from mqbridge.errors import ClusterError, ConfigError, Failure, NotPermitted
-from mqbridge.message import Batch, Partition, Position
+from mqbridge.message import Partition, Position
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import detect_wrong_port
 from mqbridge.tubemq.adapter.config import TubeMQCluster, TubeMQInboundOptions, TubeMQOutboundOptions
 from mqbridge.tubemq.adapter.inbound import TubeMQInbound
+from mqbridge.tubemq.adapter.names import GROUP_NAME, TOPIC_NAME, check_group_name, check_topic_name
 from mqbridge.tubemq.adapter.offset_store import OffsetStore
 from mqbridge.tubemq.adapter.operations import GroupAdmin, TubeMQOperations
 from mqbridge.tubemq.adapter.outbound import TubeMQOutbound
-from mqbridge.tubemq.adapter.temporary_group_reader import TemporaryGroupReader
-from mqbridge.tubemq.adapter.topic_names import check_topic_name
+from mqbridge.tubemq.adapter.temporary_groups import TemporaryGroups
 from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
 from mqbridge.tubemq.client.connection.master import MAX_TOPICS, Masters
 from mqbridge.tubemq.client.consumer.held_partitions import StartOffset
 from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
 from mqbridge.tubemq.client.consumer.partition_state import INDEX_ENTRY_BYTES
 from mqbridge.tubemq.client.consumer.read_budget import ReadBudget
-from mqbridge.tubemq.client.producer.partition_sender import open_partition_sender
+from mqbridge.tubemq.client.producer.partition_sender import MAX_MESSAGE_BYTES, open_partition_sender
 from mqbridge.tubemq.client.producer.routes import Routes
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.string_formats import PartitionRef
 
 log = logging.getLogger(__name__)
 
-MAX_GROUP_CHARS = 1024
-"""Limit of the Masters for the names of groups."""
-
 
 class TubeMQ:
     """One configured cluster: the routes of a registered producer, and the connections that all inbounds and outbounds share."""
+
+    numbering = PackedNumbering(2)
 
     def __init__(self, name: str, config: TubeMQCluster) -> None:
         self.name, self.identity = name, config.identity
@@ -63,8 +65,16 @@ class TubeMQ:
         self.capabilities = Capabilities(
             seek=True,
             create_topics=has_admin,
+            delete_topics=has_admin and config.admin_token is not None,
             list_topics=has_admin,
             group_topics=MAX_TOPICS,
+            topic_name=TOPIC_NAME,
+            group_name=GROUP_NAME,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+            # A position of a lane counts messages from the begin of a pack. When messages arrive, or leave the Broker's memory, a
+            # pack that is not confirmed is cut elsewhere when it is delivered again: of 400 messages near the end, 200 then had
+            # another (offset, index).
+            stable_positions=False,
         )
         self.known_brokers = KnownBrokers(config.brokers)
         self._target_orders = TargetOrders(self.known_brokers)
@@ -78,7 +88,7 @@ class TubeMQ:
         self._admin: GroupAdmin | None = None
         """The client of the web API; always None without `admin_url`."""
         self._connections: ConnectionPool | None = None
-        self._reader: TemporaryGroupReader | None = None
+        self._groups: TemporaryGroups | None = None
         self._routes: Routes | None = None
 
     @property
@@ -114,7 +124,7 @@ class TubeMQ:
                 proxy=config.admin_proxy,
                 addresses=config.addresses,
             )
-        self._reader = TemporaryGroupReader(routes.masters, self._admin, self._zone)
+        self._groups = TemporaryGroups(routes.masters, self._admin, self._zone)
 
     async def close(self, deadline: float | None = None) -> None:
         """Close all connections; before that, unregister the producer and remove the temporary groups of readers.
@@ -128,13 +138,13 @@ class TubeMQ:
                 # Called even if the deadline has passed: it first stops its heartbeats, which would open new connections.
                 if self._routes is not None:
                     await self._routes.close()
-                if self._reader is not None:
-                    await self._reader.sweep()
+                if self._groups is not None:
+                    await self._groups.sweep()
         if self._admin is not None:
             await self._admin.close()
         if self._connections is not None:
             await self._connections.close()
-        self._admin = self._routes = self._connections = self._reader = None
+        self._admin = self._routes = self._connections = self._groups = None
 
     async def topics(self) -> list[str]:
         """Return all topics except the system topics."""
@@ -206,19 +216,35 @@ class TubeMQ:
         _check_topic(topic, partitions)
         await self._require_admin("create topics").check_change()
 
-    async def bounds(self, topic: str) -> Mapping[str, Bounds]:
+    async def delete(self, topic: str) -> None:
+        """Delete the topic with its messages, and the offsets of groups; return when the Brokers have deleted the data.
+
+        Raises ClusterError (RETRY) while a Broker of the topic is down.
+        """
+        await self._require_admin("delete topics").delete(topic)
+        await self._connected_routes.forget(topic)
+
+    async def bounds(self, topic: str, partition: str | None = None) -> Mapping[str, Bounds]:
         """Return the range of stored positions by partition name; all partitions of a store have the range of the store.
 
         The result has each readable partition, and with `admin_url` all others that online Brokers list. Without `admin_url` the
-        ranges are requested from the Brokers with a temporary group. The index in these positions is 0.
+        ranges are requested from the Brokers with a temporary group. The index in these positions is 0. The last message has no
+        known position: the end of a store is that of all its partitions. With `partition`, only its Broker gets a request.
         """
-        partitions = (await self._connected_routes.topic(topic)).readable
+        refs = (await self._connected_routes.topic(topic)).readable
         if self._admin is None:
-            offsets = await self._connected_reader.bounds_of(partitions.values())
-            return {name: Bounds((first, 0), (end, 0)) for name, (first, end) in zip(partitions, offsets, strict=True)}
-        stored_ranges = await self._admin.stored(topic)
-        empty = dict.fromkeys(partitions, Bounds((0, 0), (0, 0)))  # Brokers may not list partitions without messages
-        return empty | {name: Bounds((stored.first, 0), (stored.next, 0)) for name, stored in stored_ranges.items()}
+            if partition is not None:
+                refs = {partition: await self._partition_ref(topic, partition)}
+            offsets = await self._connected_groups.bounds_of(refs.values())
+            return {name: Bounds((first, 0), (end, 0)) for name, (first, end) in zip(refs, offsets, strict=True)}
+        stored_ranges = await self._admin.stored(topic, None if partition is None else brokers_of([partition]))
+        empty = dict.fromkeys(refs, Bounds((0, 0), (0, 0)))  # Brokers may not list partitions without messages
+        bounds = empty | {name: Bounds((stored.first, 0), (stored.next, 0)) for name, stored in stored_ranges.items()}
+        if partition is None:
+            return bounds
+        if partition not in bounds:
+            await self._partition_ref(topic, partition)  # a new partition without messages, or none
+        return {partition: bounds.get(partition, Bounds((0, 0), (0, 0)))}
 
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """Return the confirmed positions of a group by partition name; their index is 0, since groups confirm offsets."""
@@ -241,13 +267,17 @@ class TubeMQ:
         end = begin[0] + begin[1] * INDEX_ENTRY_BYTES
         return first[0] > end if self._connected_routes.is_alone(ref) else None
 
-    async def read(self, topic: str, partition: str, begin: Position, end: Position | None = None) -> AsyncGenerator[Batch, None]:
-        """Read a range with a temporary group, so that no other group's position changes; without `end`, for ever."""
+    async def reader(
+        self, topic: str, partition: str, begin: Position, end: Position | None = None, *, max_bytes: int = READ_BYTES
+    ) -> PartitionReader:
+        """Open a reader with a temporary group, so that no other group's position changes.
+
+        It reads ahead the response to one get at most, whose size only the Broker decides: half a MiB, or one large message. So
+        `max_bytes` has no effect.
+        """
         ref = await self._partition_ref(topic, partition)
         source = Partition(self.name, topic, partition, await self._index_of(ref))
-        async with aclosing(self._connected_reader.read(ref, source, begin, end)) as batches:
-            async for batch in batches:
-                yield batch
+        return self._connected_groups.reader(ref, source, begin, end)
 
     async def measure(self, topic: str, partition: str, begin: Position, end: Position) -> Sequence[UnitRange]:
         """Measure a range in units of one entry of the store's index, that is one message of any partition of the store.
@@ -262,7 +292,7 @@ class TubeMQ:
             return index_entries_between(begin, end)
         first_countable = end
         if begin[0] < end[0]:
-            async with aclosing(self.read(topic, partition, begin, end)) as batches:
+            async with aclosing(read(self, topic, partition, begin, end)) as batches:
                 async for batch in batches:
                     first_countable = batch.next
                     if not first_countable[1]:
@@ -271,7 +301,7 @@ class TubeMQ:
 
     async def inbound(self, spec: InboundSpec) -> Inbound:
         """Join a group as a consumer."""
-        await self._check_names(spec)
+        await self._check_spec(spec)
         consumer = self._consumer(spec)
         await consumer.start()
         why_closed = None if self._admin is None else partial(_why_closed, self._admin, spec.group)
@@ -283,7 +313,7 @@ class TubeMQ:
         Without `admin_url` the last is not checked: only joining the group would show it, and the Master would then assign
         partitions to this client.
         """
-        await self._check_names(spec)
+        await self._check_spec(spec)
         for topic in spec.topics[:1]:  # one topic is enough: whether credentials allow consuming does not depend on the topic
             await self._connected_routes.check_consumer(topic)
         if (admin := self._admin) is None:
@@ -292,12 +322,12 @@ class TubeMQ:
             if await admin.is_forbidden(topic, spec.group):
                 raise NotPermitted(_forbidden_text(spec.group, topic), codes.GROUP_FORBIDDEN, Failure.FATAL)
 
-    async def _check_names(self, spec: InboundSpec) -> None:
-        """Raise ClusterError if a topic does not exist, ConfigError if the group's name is invalid."""
+    async def _check_spec(self, spec: InboundSpec) -> None:
+        """Raise ClusterError if a topic does not exist, ConfigError for an invalid group name or a way to share."""
+        check_sharing(self, spec)
         for topic in spec.topics:
             await self._connected_routes.topic(topic)
-        if not spec.group.strip() or len(spec.group) > MAX_GROUP_CHARS:
-            raise ConfigError(f"{spec.group[:80]!r} cannot be a group", hint=f"Give it 1 to {MAX_GROUP_CHARS} characters")
+        check_group_name(spec.group)
 
     def _consumer(self, spec: InboundSpec) -> PackConsumer:
         return PackConsumer(
@@ -305,7 +335,7 @@ class TubeMQ:
             spec.group,
             spec.topics,
             start=StartOffset.EARLIEST if spec.start is Start.EARLIEST else StartOffset.LATEST,
-            filters=dict.fromkeys(spec.topics, spec.msg_types) if spec.msg_types else None,
+            filters={topic: types for topic in spec.topics if (types := spec.msg_types_of(topic))},
             heartbeat_s=self._config.heartbeat,
             budget=ReadBudget(spec.max_bytes, counts_packs=True),  # so that `max_bytes` also covers packs read ahead
             priority=_query_priority(spec),
@@ -313,6 +343,8 @@ class TubeMQ:
             is_new_partition=lambda ref: spec.start_of(ref.topic, ref.name) is Start.EARLIEST,
             is_alone=self._connected_routes.is_alone,
             positions=None if spec.positions is None else OffsetStore(spec.positions),
+            member=spec.member,
+            release_wait_s=spec.release_wait_s,
         )
 
     async def outbound(self, spec: OutboundSpec) -> Outbound:
@@ -343,10 +375,10 @@ class TubeMQ:
         await (await self.outbound(spec)).close()
 
     @property
-    def _connected_reader(self) -> TemporaryGroupReader:
-        if self._reader is None:
+    def _connected_groups(self) -> TemporaryGroups:
+        if self._groups is None:
             raise ClusterError(f"cluster {self.name!r} is not connected", Failure.FATAL)
-        return self._reader
+        return self._groups
 
     @property
     def _connected_routes(self) -> Routes:

@@ -14,7 +14,7 @@ from mqbridge.config.units import Duration
 from mqbridge.config.urls import ADMIN_SHORT_NAME, join_addresses, server_identities, split_names, split_url
 from mqbridge.net.addresses import AddressMap, split_address
 from mqbridge.net.secret import Secret
-from mqbridge.tubemq.adapter.topic_names import check_topic_name
+from mqbridge.tubemq.adapter.names import check_topic_name
 from mqbridge.tubemq.client.connection.credentials import Credentials
 from mqbridge.tubemq.wire.string_formats import DEFAULT_MASTER_PORT, DEFAULT_MASTER_TLS_PORT
 

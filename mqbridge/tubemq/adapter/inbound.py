@@ -16,8 +16,8 @@ from mqbridge.errors import ClusterError, ProtocolError
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.consumer.pack_reader import Pack
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
-from mqbridge.tubemq.client.consumer.partition_reader import Pack
 from mqbridge.tubemq.client.consumer.range_reader import existing_position
 from mqbridge.tubemq.mapping.stored import decode
 from mqbridge.tubemq.wire.string_formats import PartitionRef
@@ -109,8 +109,8 @@ class TubeMQLane:
 
     def __init__(self, held: HeldPartition, partition: Partition, zone: tzinfo) -> None:
         self.partition = partition
-        self.revoked = held.revoked
-        """Event that is set as soon as the partition is revoked or released."""
+        self.releasing, self.revoked = held.releasing, held.revoked
+        """Events that are set when the partition is going to be given up, and as soon as it is revoked or released."""
         self._held, self._zone = held, zone
         self._skip: tuple[int, int] | None = None
         """After a seek into a pack: (offset of the pack, number of messages to skip), since Brokers deliver whole packs.
@@ -159,15 +159,19 @@ class TubeMQLane:
     def acknowledge(self, batch: Batch, indexes: Sequence[int] | None = None, receipt: Receipt | None = None) -> None:
         """Confirm the batch's pack; does nothing if the pack is no longer the lane's current one.
 
-        `indexes` is always None, since `individual_ack` is False; the positions in `receipt` are not needed.
+        A pack is confirmed as a whole, so with `indexes` (a `range(n)`) this waits for the rest, also if these are all messages:
+        the caller ends the batch with a call without `indexes`, or rejects it. The positions in `receipt` are not needed.
         """
-        if self._is_current(batch):
+        if indexes is None and self._is_current(batch):
             self._skip = None  # the messages to skip were before this batch
             self._held.release_pack_bytes()
             self._held.confirm()
 
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
-        """Have the batch's pack delivered again after `delay_s` seconds; does nothing if it is not the lane's current one."""
+        """Have the batch's pack delivered again after `delay_s` seconds; does nothing if it is not the lane's current one.
+
+        Messages that were acknowledged by `indexes` are delivered again, too.
+        """
         if self._is_current(batch):
             self._held.release_pack_bytes()
             self._held.reject(delay_s)

@@ -3,6 +3,7 @@
 Brokers list and remove a group only after they have written its offsets to disk, about 5 s after it was created or moved.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
@@ -12,7 +13,9 @@ from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure, RemoteProtocolError
 from mqbridge.message import Position
 from mqbridge.net.http_client import reads_json
-from mqbridge.tubemq.client.admin.admin import USER, Admin, Node, StoredRange, partition_count
+from mqbridge.tubemq.adapter.names import GROUP_NAME
+from mqbridge.tubemq.client.admin.admin import USER, Node, StoredRange, partition_count
+from mqbridge.tubemq.client.admin.topic_removal import OFFSETS_WRITTEN_S, TopicRemovalAdmin
 from mqbridge.tubemq.client.consumer.group_member import FRESH_ID_SEPARATOR
 from mqbridge.tubemq.client.consumer.partition_state import INDEX_ENTRY_BYTES
 from mqbridge.tubemq.wire.string_formats import STORE_STEP, partition_ids
@@ -49,12 +52,16 @@ class TubeMQOperations:
         return backlog_by_partition(await self._group_admin.committed(topic, group), await self._group_admin.stored(topic))
 
     async def members(self, topic: str, group: str) -> list[Member]:
-        """Return the members that hold partitions at the Brokers."""
+        """Return the group's members, with the partitions of the topic that they hold at the Brokers."""
         return await self._group_admin.members(topic, group)
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
         """Set the confirmed offsets at the Brokers, which report them some seconds later."""
         await self._group_admin.move(topic, group, positions)
+
+    async def delete_group(self, topic: str, group: str) -> None:
+        """Delete the confirmed offsets at the Brokers, which takes OFFSETS_WRITTEN_S."""
+        await self._group_admin.delete_group(topic, group)
 
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
         """Raise ClusterError: TubeMQ has no lookup of positions by time."""
@@ -103,27 +110,32 @@ class TubeMQOperations:
         )
 
 
-class GroupAdmin(Admin):
+class GroupAdmin(TopicRemovalAdmin):
     """The administration API, extended by calls that show and change groups, and by calls that show a topic's settings."""
 
     @reads_json
     async def members(self, topic: str, group: str) -> list[Member]:
-        """Return the group's clients that hold partitions of the topic; a killed client is listed until its lease ends (35 s)."""
-        held: dict[str, list[str]] = {}
+        """Return the group's clients that consume the topic; a killed client is listed until its lease ends (35 s)."""
+        held: dict[str, list[str]] = {member_id: [] for member_id in await self._subscribers(topic, group)}
         for node in await self.brokers():
             for registered_group, registered_topic, partition, client_id in await self._registrations(node):
                 if (registered_group, registered_topic) == (group, topic):
                     held.setdefault(_member_id(client_id), []).append(f"{node.id}:{partition}")
         return [Member(member_id, address="", partitions=tuple(names)) for member_id, names in sorted(held.items())]
 
+    async def _subscribers(self, topic: str, group: str) -> list[str]:
+        """Return the members that the Master knows; none for a name that the web API refuses, see `GROUP_NAME`."""
+        if GROUP_NAME.problem(group) is not None:
+            return []
+        response = await self._master("admin_query_consume_group_detail", consumeGroup=group)
+        return [entry["consumerId"] for entry in response["data"]] if topic in response["topicSet"] else []
+
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
         """Set the group's confirmed offsets. Raises ClusterError, which is FATAL while the group has members.
 
         A member would take the change of its offset for lost data, and report a gap.
         """
-        if present := await self.members(topic, group):
-            names = ", ".join(member.id for member in present)
-            raise ClusterError(f"group {group!r} has members ({names}): stop them, then move the group's offsets", Failure.FATAL)
+        await self._check_unused(topic, group, "move the group's offsets")
         nodes = {str(node.id): node for node in await self.brokers()}
         if unknown := positions.keys() - (await self._partition_names(topic)):
             raise ClusterError(f"topic {topic!r} has no partition {', '.join(sorted(unknown))}", Failure.FATAL)
@@ -134,6 +146,27 @@ class GroupAdmin(Admin):
             target = {"topicName": topic, "groupName": group, "partitionId": partition}
             method = "admin_manual_set_current_offset"
             await self._broker(nodes[broker], method, **target, manualOffset=position[0], modifyUser=USER)
+
+    async def delete_group(self, topic: str, group: str) -> None:
+        """Delete the group's offsets on the topic, at all Brokers. Raises ClusterError, which is FATAL while it has members.
+
+        Brokers delete only what they have on disk already. So this waits until they have written what they have in memory, and
+        deletes that, too.
+        """
+        await self._delete_written(topic, group)
+        await asyncio.sleep(OFFSETS_WRITTEN_S)
+        await self._delete_written(topic, group)
+
+    async def _delete_written(self, topic: str, group: str) -> None:
+        await self._check_unused(topic, group, "delete the group")
+        for node in await self.brokers():
+            await self._broker(node, "admin_rmv_offset", groupName=group, topicName=topic, modifyUser=USER)
+
+    async def _check_unused(self, topic: str, group: str, purpose: str) -> None:
+        """Raise ClusterError (FATAL) if the group has members; `purpose` is a verb phrase that says what to do after them."""
+        if present := await self.members(topic, group):
+            names = ", ".join(member.id for member in present)
+            raise ClusterError(f"group {group!r} has members ({names}): stop them, then {purpose}", Failure.FATAL)
 
     @reads_json
     async def _partition_names(self, topic: str) -> set[str]:

@@ -15,13 +15,14 @@ from mqbridge.adapter.outbound import OutboundSpec, SendFailure
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.adapter.target_order import TargetOrder
 from mqbridge.adapter.tools.deadlines import seconds_until
+from mqbridge.adapter.tools.receipts import refused_whole
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MappingError, MqbridgeError
 from mqbridge.message import Partition, Position, Share
 from mqbridge.net.failing_sends import longest_failing
 from mqbridge.net.waiting_sends import Caller
 from mqbridge.tubemq.client.producer.partition_sender import PartitionSender
 from mqbridge.tubemq.client.producer.send_result import SenderClosed, SendResult, failure_of
-from mqbridge.tubemq.mapping.share import encode_share
+from mqbridge.tubemq.mapping.share import Requests, encode_share
 
 REQUEST_OVERHEAD_BYTES = 450
 """Memory of a queued message in addition to its data. Measured with a million messages of 1 byte and of 20: 390 and 440 bytes."""
@@ -72,11 +73,15 @@ class _PendingSend:
             self.finish()
 
     def finish(self) -> None:
+        """End with the receipt of all results."""
+        self.failures.sort(key=lambda failure: failure.index)
+        self.end(Receipt(self.positions, self.failures))
+
+    def end(self, receipt: Receipt) -> None:
         """Call `on_end`, and set the receipt as the result of the future, unless an exception is set."""
         self.on_end(self.future)
         if not self.future.done():
-            self.failures.sort(key=lambda failure: failure.index)
-            self.future.set_result(Receipt(self.positions, self.failures))
+            self.future.set_result(receipt)
 
 
 class TubeMQOutbound:
@@ -124,6 +129,9 @@ class TubeMQOutbound:
         if not messages:
             send.finish()
         requests = encode_share(messages, self._origin_prefix_of(share.batch.partition), zone)
+        if self._spec.whole_shares and (refused := self._refused(requests, len(messages))):
+            send.end(refused_whole(len(messages), refused))
+            return future
         settle, caller = send.settle, Caller(future, share.batch.partition, (future,))
         failure_reasons, held_bytes = dict(requests.failures), 0
         for index in range(len(messages)):
@@ -135,6 +143,14 @@ class TubeMQOutbound:
                 submit(name, *request, done=partial(settle, index), caller=caller)
         share.held_bytes = held_bytes
         return future
+
+    def _refused(self, requests: Requests, count: int) -> list[MessageFailure]:
+        """Return the messages that cannot be stored, as far as this is known before they are sent."""
+        reasons = dict(requests.failures)
+        for index in range(count):
+            if index not in reasons and (reason := self._sender.why_too_large(len(requests[index][0]))) is not None:
+                reasons[index] = reason
+        return [MessageFailure(index, Failure.REFUSED, reason) for index, reason in sorted(reasons.items())]
 
     def withdraw(self, sends: "Collection[asyncio.Future[Receipt]]") -> None:
         """Fail the queued messages of these sends. Their messages in flight are not retried if the response is lost."""
@@ -153,13 +169,16 @@ class TubeMQOutbound:
         """Return the partition index of a key, chosen by CRC-32. TubeMQ's own producers have no keys and use round robin."""
         return self._key_order[crc32(key) % self.partitions]
 
-    async def resume(self, source: Partition, since: Mapping[int, Position] | None = None) -> Mapping[int, Position]:
+    async def resume(
+        self, source: Partition, since: Mapping[int, Position] | None = None, partitions: Collection[int] | None = None
+    ) -> Mapping[int, Position]:
         """Return the last stored positions of `source`, found in the origins of the messages that the topic has stored.
 
-        `since` limits the search: each target partition is read backward down to its position there; None for no limit. Does not
-        fence other producers: TubeMQ has no way to do this.
+        `since` limits the search: each target partition is read backward down to its position there; None for no limit. Only
+        `partitions` are searched, None: all. Does not fence other producers: TubeMQ has no way to do this.
         """
-        return await self._last_stored(self._spec.topic, dict(enumerate(self._names)), source, since, self._spec.writer)
+        names = {index: name for index, name in enumerate(self._names) if partitions is None or index in partitions}
+        return await self._last_stored(self._spec.topic, names, source, since, self._spec.writer)
 
     async def close(self, deadline: float | None = None) -> None:
         """Wait for the receipts until `deadline` (event loop time; None: CLOSE_S (30 s) from now); sends still pending then fail.

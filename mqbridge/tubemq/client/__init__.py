@@ -8,7 +8,7 @@
     consuming     pack_consumer: a member to which the Master assigns partitions (membership, group_consumer, group_member,
                   held_partitions, broker_heartbeats, flow_control, read_budget)
     a partition   partition: reads one partition (partition_state: its state machine; partition_calls: its requests;
-                  partition_reader and partition_registration: what their responses mean; partition_pacing: when the next get may
+                  pack_reader and partition_registration: what their responses mean; partition_pacing: when the next get may
                   be sent; read_history: the packs that were read last)
     ranges        range_reader and stable_range_reader: read a range of one partition with a temporary group
     admin         the HTTP administration API

@@ -9,8 +9,8 @@ from datetime import tzinfo
 
 from mqbridge.library.received import ReceivedMessage
 from mqbridge.message import Message
+from mqbridge.tubemq.client.consumer.pack_reader import Pack
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
-from mqbridge.tubemq.client.consumer.partition_reader import Pack
 from mqbridge.tubemq.mapping.stored import decode
 
 

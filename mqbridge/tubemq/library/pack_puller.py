@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 from mqbridge.errors import ClusterError, Failure, LaneRevoked, MqbridgeError
 from mqbridge.net.home_loop import HomeLoop
 from mqbridge.net.tasks import cancel, spawn
+from mqbridge.tubemq.client.consumer.pack_reader import Pack
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
-from mqbridge.tubemq.client.consumer.partition_reader import Pack
 
 log = logging.getLogger(__name__)
 

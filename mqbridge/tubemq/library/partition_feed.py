@@ -5,8 +5,8 @@ from collections.abc import Collection
 from datetime import tzinfo
 
 from mqbridge.errors import ClusterError, GapError, LaneRevoked, MqbridgeError
+from mqbridge.tubemq.client.consumer.pack_reader import Pack
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
-from mqbridge.tubemq.client.consumer.partition_reader import Pack
 from mqbridge.tubemq.client.consumer.range_reader import existing_position
 from mqbridge.tubemq.library.delivered_pack import DeliveredPack
 from mqbridge.tubemq.library.delivery_queue import DeliveryQueue, PartitionProblem

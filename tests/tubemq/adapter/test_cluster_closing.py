@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mqbridge.tubemq.adapter.cluster import TubeMQ
-from mqbridge.tubemq.adapter.temporary_group_reader import TemporaryGroupReader
+from mqbridge.tubemq.adapter.temporary_groups import TemporaryGroups
 from tests.tubemq.client.model import Model
 
 
@@ -23,7 +23,7 @@ async def test_closing_after_the_deadline_stops_the_producers_heartbeats(
     async def sweep(_: Any) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(TemporaryGroupReader, "sweep", sweep)
+    monkeypatch.setattr(TemporaryGroups, "sweep", sweep)
     await unconnected.connect()
     heartbeats = [task for task in asyncio.all_tasks() if task.get_name().startswith("tubemq producer")]
     assert len(heartbeats) == 1

@@ -9,7 +9,7 @@ import pytest
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Batch, Partition
 from mqbridge.tubemq.adapter.inbound import TubeMQLane
-from mqbridge.tubemq.client.consumer.partition_reader import Pack
+from mqbridge.tubemq.client.consumer.pack_reader import Pack
 from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage
 
@@ -28,7 +28,7 @@ class Held:
     def __init__(self, *packs: Pack) -> None:
         self.packs = deque(packs)
         self.pack = packs[0]
-        self.revoked = asyncio.Event()
+        self.releasing, self.revoked = asyncio.Event(), asyncio.Event()
         self.commits = 0
         self.fails = 0
 

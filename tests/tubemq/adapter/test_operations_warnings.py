@@ -1,6 +1,6 @@
 """Warnings about retention by time: from a real Master's settings, and from the Brokers' offsets."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 import pytest
@@ -25,7 +25,7 @@ class FixedGroupAdmin(GroupAdmin):
     async def _topic_configs(self, topic: str) -> dict[int, dict[str, Any]]:
         return {1: {"deletePolicy": self._policy}}
 
-    async def stored(self, topic: str) -> dict[str, StoredRange]:
+    async def stored(self, topic: str, brokers: Collection[str] | None = None) -> dict[str, StoredRange]:
         return self._stored
 
     async def committed(self, topic: str, group: str) -> dict[str, int]:

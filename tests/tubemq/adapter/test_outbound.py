@@ -196,3 +196,43 @@ async def test_with_a_sender_a_lost_response_is_reported_without_a_retry(sender:
     receipt = await asyncio.wait_for(outbound.send(0, share(b"0")), PATIENCE_S)
     assert len(broker.requests) == times
     assert kinds(receipt) == ([Failure.RETRY] if sender else [])
+
+
+# --- whole shares -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (Message(b"x", defect="bad checksum"), "bad checksum"),
+        (Message(b"x", msg_type="\ud800"), "not valid Unicode"),
+        (Message(bytes((1 << 20) + (10 << 10) + 1)), "at most 1058816 are allowed"),
+    ],
+    ids=["defect", "text", "size"],
+)
+async def test_a_whole_share_with_a_message_that_cannot_be_stored_sends_nothing(bad: Message, reason: str) -> None:
+    broker = FakeBroker(200)
+    outbound = TubeMQOutbound(sender_to(broker), OutboundSpec("demo", stamp_origin=False, whole_shares=True), UTC, _last_stored)
+    receipt = await outbound.send(0, Share(Batch.of([Message(b"0"), bad, Message(b"2"), bad])))
+    assert kinds(receipt) == [Failure.REFUSED] * 4
+    assert [reason in failure.reason for failure in receipt.failures] == [True] * 4
+    assert [failure.reason.startswith("message 1 of its batch") for failure in receipt.failures] == [True, False, True, False]
+    assert broker.stored == []
+    assert not (await outbound.send(0, Share(Batch.of([Message(b"3")])))).failures
+    assert stored(broker) == [b"3"]
+    await outbound.close()
+
+
+async def test_resume_searches_only_the_wanted_partitions() -> None:
+    searched: list[object] = []
+
+    async def last_stored(*arguments: Any) -> dict[int, tuple[int, ...]]:
+        searched.append(arguments[1])
+        return {}
+
+    outbound = TubeMQOutbound(sender_to(FakeBroker()), OutboundSpec("demo"), UTC, last_stored)
+    source = Partition("c", "t", "0", 0)
+    await outbound.resume(source)
+    await outbound.resume(source, None, [1])
+    assert searched == [{0: "1:0", 1: "1:1"}, {1: "1:1"}]
+    await outbound.close()

@@ -7,9 +7,9 @@ from mqbridge.tubemq.client.consumer import (
     flow_control,
     group_consumer,
     held_partitions,
+    pack_reader,
     partition,
     partition_pacing,
-    partition_reader,
     partition_registration,
 )
 from mqbridge.tubemq.client.producer import broker_reconnector
@@ -24,7 +24,7 @@ PAUSES = {
     master: ("REGISTER_PAUSE_S",),
     partition: ("CONFIRM_WAIT_S",),
     partition_pacing: ("DEFAULT_REFUSAL_WAIT_S", "NOT_FOUND_WAIT_S"),
-    partition_reader: ("COMMIT_AFTER_S",),
+    pack_reader: ("COMMIT_AFTER_S",),
     partition_registration: ("MASTER_SILENT_PAUSE_S", "OCCUPIED_RETRY_S", "REGISTER_PAUSE_S"),
 }
 

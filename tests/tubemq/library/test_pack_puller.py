@@ -11,8 +11,8 @@ import pytest_asyncio
 from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.client.consumer.pack_consumer import PackConsumer
+from mqbridge.tubemq.client.consumer.pack_reader import Pack
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
-from mqbridge.tubemq.client.consumer.partition_reader import Pack
 from mqbridge.tubemq.library.pack_puller import PackPuller, push
 from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.pb.broker_pb2 import TransferedMessage

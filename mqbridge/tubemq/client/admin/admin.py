@@ -8,7 +8,7 @@ not use `admin_query_group_offset`, because that call makes the queried group st
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -188,10 +188,15 @@ class Admin:
         return [Node(entry["brokerId"], f"http://{entry['brokerIp']}:{entry['brokerWebPort']}/broker.htm") for entry in online]
 
     @reads_json
-    async def stored(self, topic: str) -> dict[str, StoredRange]:
-        """Return the range of stored offsets by partition name. Partitions that never received a message may be missing."""
+    async def stored(self, topic: str, brokers: Collection[str] | None = None) -> dict[str, StoredRange]:
+        """Return the range of stored offsets by partition name, at the Brokers with these ids, or at all.
+
+        Partitions that never received a message may be missing.
+        """
         ranges: dict[str, StoredRange] = {}
         for node in await self.brokers():
+            if brokers is not None and str(node.id) not in brokers:
+                continue
             response = await self._broker(node, "admin_query_broker_all_store_info", topicName=topic)
             for store in (store for entry in response["dataSet"] if entry["topicName"] == topic for store in entry["storeInfo"]):
                 for partition in store["partitionInfo"]:
@@ -277,14 +282,17 @@ class Admin:
     # --- calls ------------------------------------------------------------------------------------------------------
 
     async def _offsets(self, node: Node, **parameters: object) -> dict[str, dict[str, dict[int, int]]]:
-        """Return committed offsets (TubeMQ: confirmed offsets) by group, topic and partition."""
+        """Return committed offsets (TubeMQ: confirmed offsets) by group, topic and partition.
+
+        Brokers also list groups and topics that were deleted, for a while, with negative offsets.
+        """
         response = await self._broker(node, "admin_query_offset", **parameters)
-        return {
-            entry["groupName"]: {
-                sub["topicName"]: {item["partitionId"]: item["curOffset"] for item in sub["offsets"]} for sub in entry["subInfo"]
-            }
-            for entry in response["dataSet"]
-        }
+        offsets: dict[str, dict[str, dict[int, int]]] = {}
+        for entry in response["dataSet"]:
+            for sub in entry["subInfo"]:
+                if found := {item["partitionId"]: item["curOffset"] for item in sub["offsets"] if item["curOffset"] >= 0}:
+                    offsets.setdefault(entry["groupName"], {})[sub["topicName"]] = found
+        return offsets
 
     async def _master(self, method: str, **parameters: object) -> dict[str, Any]:
         return await self._call(self._url, method, parameters, ())

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from itertools import count
@@ -51,6 +52,11 @@ REGISTER_PAUSE_S = 1.0
 """Number of attempts of `call_with_retries`, by which clients register at startup, and the pause between two of them."""
 CLIENT_VERSION = "mqbridge-1"
 """The last part of our client ids, where the Java clients put their version."""
+MAX_SHOWN_GROUP_CHARS = 600
+MAX_CLIENT_NAME_CHARS = 200
+"""Parts of the names of group and client that are shown in a client id, which has 1024 characters at most."""
+_NOT_IN_CLIENT_IDS = re.compile(r"[^\w.-]", re.ASCII)
+"""Characters such as `@` and `#`, which separate the parts of a member's report."""
 LOOPBACK = "127.0.0.1"
 """Stands for our address in client ids if our connection to the Master does not use IPv4."""
 
@@ -208,12 +214,14 @@ def _combined_failure(errors: Sequence[ClusterError]) -> Failure:
     return Failure.FATAL if all(error.failure is Failure.FATAL for error in errors) else Failure.RETRY
 
 
-def new_client_id(host: str, group: str = "") -> str:
+def new_client_id(host: str, group: str = "", name: str | None = None) -> str:
     """Return a unique client id in the Java clients' format; Brokers parse host and process id from it for their statistics.
 
-    A consumer's id contains its `group`; a producer has none.
+    A consumer's id contains its `group`; a producer has none. `name` is a name of the client for operators, of which characters
+    that an id cannot have are replaced. Both are shortened if they are too long for an id.
     """
-    prefix = f"{group}_" if group else ""
+    names = [group[:MAX_SHOWN_GROUP_CHARS], *([] if name is None else [name[:MAX_CLIENT_NAME_CHARS]])] if group else []
+    prefix = "".join(_NOT_IN_CLIENT_IDS.sub("-", each) + "_" for each in names)
     suffix = "-Pull" if group else ""
     unique = f"{time.time_ns()}-{random.getrandbits(31)}"
     return f"{prefix}{host}-{os.getpid()}-{unique}{next(_client_numbers)}{suffix}-{CLIENT_VERSION}"

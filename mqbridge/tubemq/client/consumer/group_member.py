@@ -20,7 +20,8 @@ class MemberIdentity:
     """Identity of one consumer for Master and Brokers.
 
     `priority` overrides the qryPriorityId that the Master sends; with None, the Master's value is used.
-    `filters` maps topics to the message types that are read; topics without types are read without a filter.
+    `filters` maps topics to the message types that are read; topics without types are read without a filter. `name` is a part of
+    the client id, for operators; it need not be unique.
     """
 
     def __init__(
@@ -31,11 +32,13 @@ class MemberIdentity:
         filters: Mapping[str, frozenset[str]],
         *,
         priority: int | None = None,
+        name: str | None = None,
     ) -> None:
         self.masters = masters
         self.group = group
         self.topics = list(topics)
         self.filters = filters
+        self._name = name
         self.client_id = ""
         self.host = ""
         """Our IPv4 address, for requests to the Master. It and the client id are set by `identify`."""
@@ -49,7 +52,7 @@ class MemberIdentity:
     async def identify(self) -> None:
         """Determine our address and create the client id; to be called once. Raises ClusterError after five attempts."""
         self.host = await call_with_retries("connecting to the Master", self.masters.local_host)
-        self.client_id = new_client_id(self.host, self.group)
+        self.client_id = new_client_id(self.host, self.group, self._name)
 
     def fresh_client_id(self) -> str:
         """Return a new client id, with which a partition is registered again at its Broker after requests were abandoned.

@@ -26,8 +26,8 @@ from mqbridge.tubemq.client.connection.counters import total
 from mqbridge.tubemq.client.connection.server_connection import ServerConnection
 from mqbridge.tubemq.client.consumer.broker_heartbeats import BrokerHeartbeats
 from mqbridge.tubemq.client.consumer.group_member import MemberIdentity
+from mqbridge.tubemq.client.consumer.pack_reader import COMMIT_AFTER_S
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
-from mqbridge.tubemq.client.consumer.partition_reader import COMMIT_AFTER_S
 from mqbridge.tubemq.client.consumer.partition_state import Unsettled
 from mqbridge.tubemq.client.consumer.read_budget import ReadBudget
 from mqbridge.tubemq.client.consumer.read_history import LastRead

@@ -53,7 +53,7 @@ class BoundSubscription(NamedTuple):
 class Membership(GroupMember):
     """Sends the requests of one consumer to the Master. All raise ClusterError; ServerRefused has the Master's error code.
 
-    `bound` makes the group a bound group; None for an ordinary one.
+    `bound` makes the group a bound group; None for an ordinary one. `name` is that of `MemberIdentity`.
     """
 
     def __init__(
@@ -65,8 +65,9 @@ class Membership(GroupMember):
         *,
         priority: int | None = None,
         bound: BoundSubscription | None = None,
+        name: str | None = None,
     ) -> None:
-        super().__init__(masters, group, topics, filters, priority=priority)
+        super().__init__(masters, group, topics, filters, priority=priority, name=name)
         self.bound = bound
         self.is_first_round_open = True
         """True until the Master reports that the first assignment round of a bound group is complete (notAllocated). Without

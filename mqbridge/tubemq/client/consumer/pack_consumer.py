@@ -59,6 +59,11 @@ class PackConsumer(GroupConsumer):
 
     `is_alone` returns True for a partition whose store has no other partition: if the store's data was deleted before it was
     read, messages are lost for sure. `positions` keeps the positions of partitions beyond this consumer, see `PositionStore`.
+
+    `member` is a name that operators see as part of the client id. A partition that the Master takes away is kept for up to
+    `release_wait_s`, or until it is released. The Master does not balance the group meanwhile, but after ten of its balancing
+    periods (5 min by default) it no longer waits. It then gives the partition to another member, which the Broker refuses, and
+    takes it away from this one again; so a longer wait is useless, and harmless.
     """
 
     def __init__(
@@ -78,9 +83,11 @@ class PackConsumer(GroupConsumer):
         is_new_partition: Callable[[PartitionRef], bool] | None = None,
         is_alone: Callable[[PartitionRef], bool] | None = None,
         positions: PositionStore | None = None,
+        member: str | None = None,
+        release_wait_s: float = 0.0,
     ) -> None:
         types = {topic: frozenset(msg_types) for topic, msg_types in (filters or {}).items()}
-        self.membership = Membership(masters, group, topics, types, priority=priority, bound=bound)
+        self.membership = Membership(masters, group, topics, types, priority=priority, bound=bound, name=member)
         budget = budget or ReadBudget(max_gets * GET_BYTES)
         held = HeldPartitions(
             self.membership,
@@ -93,6 +100,7 @@ class PackConsumer(GroupConsumer):
             positions=positions,
         )
         super().__init__(self.membership, held, heartbeat_s=heartbeat_s, report_every=REPORT_EVERY)
+        self._release_wait_s = release_wait_s
         self._assigned_partitions: asyncio.Queue[HeldPartition | None] = asyncio.Queue()
         """Acquired partitions for `assignments`; None ends them."""
         self._refusals: dict[PartitionKey, tuple[str, str]] = {}
@@ -191,7 +199,7 @@ class PackConsumer(GroupConsumer):
         if event.opType in DISCONNECT_OPS:
             for ref in refs:
                 self._refusals.pop(ref.key, None)
-            await asyncio.gather(*(held[ref.key].revoke() for ref in refs if ref.key in held))
+            await asyncio.gather(*(held[ref.key].revoke(self._release_wait_s) for ref in refs if ref.key in held))
             await self.held_partitions.wait_set_back()
         elif event.opType in CONNECT_OPS:
             # The offsets that this member listed apply in the first round only: after it, another member may have read further.

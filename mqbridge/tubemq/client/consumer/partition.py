@@ -8,7 +8,7 @@ A request is abandoned if its response was lost or late, or its caller was cance
 and move the group's position there. A later confirmation could then skip a pack that was never received. So the partition is
 registered again with a fresh client id, and the Broker refuses the abandoned request. See `partition_state`.
 
-`partition_calls` sends the requests, `partition_reader` and `partition_registration` say what their responses mean. This module
+`partition_calls` sends the requests, `pack_reader` and `partition_registration` say what their responses mean. This module
 orders them, one request at a time, handles errors, and releases the partition; repeated releases share one request.
 
 Only the response to a commit contains the offset at which a pack ended. An application gets exactly-once effects if it stores
@@ -32,17 +32,18 @@ from mqbridge.errors import (
     Unreachable,
 )
 from mqbridge.net.connectivity import retry_log_level
-from mqbridge.net.tasks import spawn
+from mqbridge.net.tasks import cancel, spawn
 from mqbridge.tubemq.client.connection.server_connection import ServerConnection
+from mqbridge.tubemq.client.consumer.pack_reader import ANSWER_S, Pack, PackReader
 from mqbridge.tubemq.client.consumer.partition_calls import PartitionCalls, Unregistered
 from mqbridge.tubemq.client.consumer.partition_pacing import PartitionPacing
-from mqbridge.tubemq.client.consumer.partition_reader import ANSWER_S, Pack, PartitionReader
 from mqbridge.tubemq.client.consumer.partition_registration import REGISTER_PAUSE_S, PartitionRegistration, RegistrationContext
 from mqbridge.tubemq.client.consumer.partition_state import (
     CONFIRMED,
     DELIVERED,
     FORGOTTEN,
     READING,
+    RELEASING,
     UNKNOWN,
     AbandonedRequests,
     PartitionState,
@@ -99,10 +100,10 @@ class HeldPartition:
         if fresh_id:
             self._calls.client_id = member.fresh_client_id()
         self.state = PartitionState(str(self._calls), bool if is_filtered else is_alone)
-        self.revoked = self.state.revoked
-        """Set as soon as the partition is revoked or released."""
+        self.releasing, self.revoked = self.state.releasing, self.state.revoked
+        """Set when the partition is wanted for another member, and as soon as it is revoked or released; see `PartitionState`."""
         self._pacing = PartitionPacing(member.flow, filtered=is_filtered)
-        self._reader = PartitionReader(self._calls, self.state, self._pacing, self._report_progress)
+        self._reader = PackReader(self._calls, self.state, self._pacing, self._report_progress)
         self.counters = self._reader.counters
         self._registration = PartitionRegistration(context, self._reader)
         self.on_progress: Callable[[HeldPartition], None] | None = None
@@ -150,7 +151,7 @@ class HeldPartition:
 
     @property
     def caught_up(self) -> bool:
-        """True if all data was read that the store had a moment ago; see `PartitionReader.caught_up`."""
+        """True if all data was read that the store had a moment ago; see `PackReader.caught_up`."""
         is_overdue = self._loop.time() > self._pacing.next_get_at + ANSWER_S and not self._request_lock.locked()
         return self._reader.caught_up and not is_overdue
 
@@ -213,10 +214,13 @@ class HeldPartition:
         Also returns None if the partition has to be registered again and this is not possible yet (see
         `PartitionRegistration.renew`), or if the registration was lost while this call waited for the read budget.
         """
+        await self.state.wait_while_releasing()
         wait_s = self._pacing.next_get_at - self._loop.time()
         if wait_s > 0:
             await self.state.sleep_unless_revoked(wait_s)
         async with self._request_lock:
+            if self.state.lease is RELEASING:  # wanted meanwhile
+                return None
             if not self.state.may_get() and not await self._registration.renew():
                 return None
             # A reader that is slow or far behind commits before the get: the response contains the end of the last pack, and a
@@ -261,7 +265,7 @@ class HeldPartition:
     def confirm(self) -> None:
         """Confirm the delivered pack, if any. The next get reports this to the Broker, or a commit if none follows soon.
 
-        "Soon" is COMMIT_AFTER_S, see `partition_reader`.
+        "Soon" is COMMIT_AFTER_S, see `pack_reader`.
         """
         if self.state.pack_state is DELIVERED:
             self._reader.confirm()
@@ -455,6 +459,7 @@ class HeldPartition:
 
     # --- losing and releasing ---------------------------------------------------------------------------------------
     # lost      the Broker reports another owner or refuses us for good: there is nothing to unregister
+    # wanted    the Master is going to assign the partition to another member, and waits until we give it up
     # revoked   the Master assigns the partition to another member: unregister after a short wait for the delivered pack
     # released  we give the partition up: unregister at once
 
@@ -472,8 +477,15 @@ class HeldPartition:
         self.state.revoke(self._released_error())  # stops reading; `_unregister` then makes the release final
         await self._unregister_once(deadline)
 
-    async def revoke(self) -> None:
-        """Handle a revocation: wait up to CONFIRM_WAIT_S for the delivered pack to be settled, then release the partition."""
+    async def revoke(self, keep_s: float = 0.0) -> None:
+        """Handle a revocation: wait up to CONFIRM_WAIT_S for the delivered pack to be settled, then release the partition.
+
+        Before that, the partition is kept for up to `keep_s` seconds, or until somebody calls `release`: see `Lease.RELEASING`.
+        """
+        if keep_s and self.state.want():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(keep_s):
+                    await self.state.revoked.wait()
         self.state.revoke(LaneRevoked(f"{self} now belongs to another consumer"))
         try:
             async with asyncio.timeout(CONFIRM_WAIT_S):
@@ -485,6 +497,10 @@ class HeldPartition:
                 CONFIRM_WAIT_S,
             )
         await self._unregister_once(None)  # no deadline: the request to unregister has its own timeout
+
+    async def stop_releasing(self) -> None:
+        """Cancel a release that has missed its deadline: the lease at the Broker will expire."""
+        await cancel(self._release_task, self._register_task)
 
     async def _unregister_once(self, deadline: float | None) -> None:
         """Wait until `deadline` for the task that unregisters, which the first call starts."""

@@ -1,6 +1,6 @@
 """The four RPC calls for one partition: register, get, commit, unregister.
 
-`partition_reader`, `partition_registration` and `partition` interpret the responses.
+`pack_reader`, `partition_registration` and `partition` interpret the responses.
 """
 
 import contextlib

@@ -19,8 +19,8 @@ from typing import Protocol
 from mqbridge.errors import ClusterError, ServerRefused, Unreachable
 from mqbridge.net.connectivity import retry_log_level
 from mqbridge.tubemq.client.consumer.group_member import MemberIdentity
+from mqbridge.tubemq.client.consumer.pack_reader import PackReader
 from mqbridge.tubemq.client.consumer.partition_calls import Unregistered
-from mqbridge.tubemq.client.consumer.partition_reader import PartitionReader
 from mqbridge.tubemq.client.consumer.partition_state import CONFIRMED, DELIVERED, FORGOTTEN, MAX_COMPARED_GETS, NO_LIMIT, RELEASED
 from mqbridge.tubemq.client.consumer.read_history import NO_ID, ReadPack
 from mqbridge.tubemq.wire import codes
@@ -108,7 +108,7 @@ class PartitionRegistration:
     LaneRevoked means that the partition was revoked or released, so its lane (the reading of the partition) has ended.
     """
 
-    def __init__(self, context: RegistrationContext, reader: PartitionReader) -> None:
+    def __init__(self, context: RegistrationContext, reader: PackReader) -> None:
         self._context, self._reader = context, reader
         self._calls, self._state = reader.calls, reader.state
         self._found_position = 0

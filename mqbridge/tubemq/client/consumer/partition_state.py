@@ -45,6 +45,8 @@ class Lease(Enum):
     FORGOTTEN  the Broker no longer has our registration, or the Broker's position has to be set: register again before the next
                get
     STOPPED    data was deleted before it was read: heartbeats still renew the lease, but reading continues only after a seek
+    RELEASING  wanted for another member, and kept for a while: no more gets, but heartbeats still renew the lease, and the
+               delivered pack is confirmed as usual
     REVOKED    revoked or being released: no more gets, but the delivered pack may still be confirmed
     RELEASED   released, or lost to another consumer: final
     """
@@ -53,6 +55,7 @@ class Lease(Enum):
     READING = "reading"
     FORGOTTEN = "forgotten"
     STOPPED = "stopped"
+    RELEASING = "releasing"
     REVOKED = "revoked"
     RELEASED = "released"
 
@@ -90,7 +93,7 @@ class AbandonedRequests(IntEnum):
     REGISTRATIONS = 2
 
 
-NEW, READING, FORGOTTEN, STOPPED, REVOKED, RELEASED = Lease
+NEW, READING, FORGOTTEN, STOPPED, RELEASING, REVOKED, RELEASED = Lease
 NONE, FETCHING, DELIVERED, CONFIRMED, REJECTED, UNKNOWN = PackState
 
 # Both tables: event -> state before -> state after. A missing entry means that the event cannot happen in that state.
@@ -100,17 +103,28 @@ LEASE_TABLE: dict[str, dict[Lease, Lease]] = {
         READING: READING,
         FORGOTTEN: READING,
         STOPPED: READING,
+        RELEASING: RELEASING,
         REVOKED: REVOKED,
         RELEASED: RELEASED,
     },
-    # STOPPED stays: reading continues only after a seek, and a seek registers again in any case.
-    "forgotten": {READING: FORGOTTEN, FORGOTTEN: FORGOTTEN, STOPPED: STOPPED, REVOKED: REVOKED, RELEASED: RELEASED},
+    # STOPPED stays: reading continues only after a seek, and a seek registers again in any case. RELEASING stays, too: there are
+    # no more gets. If the Broker lost the registration, a revocation follows at once (`on_registration_forgotten`).
+    "forgotten": {
+        READING: FORGOTTEN,
+        FORGOTTEN: FORGOTTEN,
+        STOPPED: STOPPED,
+        RELEASING: RELEASING,
+        REVOKED: REVOKED,
+        RELEASED: RELEASED,
+    },
     "gap": {READING: STOPPED, FORGOTTEN: STOPPED},
+    "wanted": {READING: RELEASING, STOPPED: RELEASING},
     "revoked": {
         NEW: REVOKED,  # a first request to register may have been sent
         READING: REVOKED,
         FORGOTTEN: REVOKED,  # the request to unregister tells whether the Broker has lost the registration
         STOPPED: REVOKED,
+        RELEASING: REVOKED,
         REVOKED: REVOKED,
         RELEASED: RELEASED,
     },
@@ -121,6 +135,8 @@ PACK_TABLE: dict[str, dict[PackState, PackState]] = {
     "get sent": {NONE: FETCHING, DELIVERED: FETCHING, CONFIRMED: FETCHING, REJECTED: FETCHING, UNKNOWN: FETCHING},
     "pack received": {FETCHING: DELIVERED},
     "no pack received": {FETCHING: NONE},
+    # A pack that arrives when nobody may receive it any more. The Broker has it out, so no request may confirm it.
+    "pack dropped": {FETCHING: REJECTED},
     "get failed": {FETCHING: UNKNOWN},
     # The Broker refused a get before it read anything: the previous pack still has to be confirmed or delivered again.
     "refused after none": {FETCHING: NONE},
@@ -211,6 +227,8 @@ class PartitionState:
         self.settled = asyncio.Event()
         """Set while no get is in flight and no delivered pack waits to be confirmed or rejected."""
         self.settled.set()
+        self.releasing = asyncio.Event()
+        """Set when the partition is wanted for another member, and when it is revoked or released."""
         self.revoked = asyncio.Event()
         """Set as soon as the partition is revoked or released."""
         self._revocation_timeouts: set[asyncio.Timeout] = set()
@@ -230,6 +248,8 @@ class PartitionState:
             self.settled.clear()
         elif new_pack is not DELIVERED:  # a delivered pack was FETCHING before
             self.settled.set()
+        if lease_event and (self.is_over or new_lease is RELEASING):
+            self.releasing.set()
         if lease_event and self.is_over:
             self._end_waits()
 
@@ -250,7 +270,7 @@ class PartitionState:
     def is_registered(self) -> bool:
         """True if we have a registration at the Broker, as far as we know."""
         # The generation is 0 if the partition was revoked before its first registration.
-        return self.lease in (READING, STOPPED, REVOKED) and self.generation > 0
+        return self.lease in (READING, STOPPED, RELEASING, REVOKED) and self.generation > 0
 
     @property
     def must_register(self) -> bool:
@@ -337,7 +357,7 @@ class PartitionState:
     def may_get(self) -> bool:
         """Return True if a get may be sent without another registration. Raises like `raise_if_stopped`."""
         self.raise_if_stopped()
-        return not self.must_register
+        return not self.must_register and self.lease is not RELEASING
 
     # --- waiting ----------------------------------------------------------------------------------------------------
 
@@ -356,6 +376,12 @@ class PartitionState:
         except TimeoutError:
             self.raise_if_stopped()
             raise  # a timeout inside the body
+
+    async def wait_while_releasing(self) -> None:
+        """If the partition is wanted for another member, wait until it is revoked or released, and raise LaneRevoked."""
+        if self.lease is RELEASING:
+            await self.revoked.wait()
+            self.raise_if_stopped()
 
     async def sleep_unless_revoked(self, seconds: float) -> None:
         """Sleep for `seconds`; if the partition is revoked or released meanwhile, raise LaneRevoked at once."""
@@ -410,9 +436,16 @@ class PartitionState:
         self.abandoned = AbandonedRequests.REGISTRATIONS
 
     def on_registration_forgotten(self, generation: int) -> None:
-        """Record that the Broker no longer has our registration; ignored if `generation` is an earlier one."""
-        if generation == self.generation:
-            self._transition("forgotten")
+        """Record that the Broker no longer has our registration; ignored if `generation` is an earlier one.
+
+        A partition that was only kept for the messages in flight ends: the Broker may count them as consumed, so the release has
+        to set the group back soon.
+        """
+        if generation != self.generation:
+            return
+        self._transition("forgotten")
+        if self.lease is RELEASING:
+            self.revoke(LaneRevoked(f"{self._name} was given up: the Broker has lost its registration"))
 
     # --- gets -------------------------------------------------------------------------------------------------------
 
@@ -444,11 +477,14 @@ class PartitionState:
         Without that, a Broker that has moved the position on may also have deleted data. So the partition is registered at
         `expected_offset`: if the Broker starts later, the data there is gone. `is_pack_gone` means that a pack that was to come
         again (`is_redelivery`) did not. Raises GapError if messages were lost (`_on_deleted`), and LaneRevoked if the partition
-        was revoked meanwhile.
+        was revoked meanwhile. A pack that arrives while the partition is given up is dropped.
         """
-        if self.is_over:  # the partition's next owner will read this pack
-            self._transition(pack_event="no pack received")
+        if self.is_over or self.lease is RELEASING:  # the partition's next owner will read this pack
+            self._transition(pack_event="pack dropped" if messages else "no pack received")
+            if messages:
+                self.safe_offset, self.max_offset = offset, max_offset
             self.raise_if_stopped()
+            return False
         expected = self.expected_offset
         # In a store without other partitions nothing but a deletion moves the position.
         if expected is not None and offset > expected and (not self.has_moved or not is_recent or self._is_alone()):
@@ -542,6 +578,16 @@ class PartitionState:
         """Stop reading until a seek, because data was deleted before it was read."""
         self._transition("gap")
         self.stop_reason = reason
+
+    def want(self) -> bool:
+        """Record that the partition is wanted for another member; return True if it may be kept for a while.
+
+        It may not if the Broker has lost the registration: only another one, after which gets follow, would keep it.
+        """
+        if self.lease not in (READING, STOPPED):
+            return False
+        self._transition("wanted")
+        return True
 
     def revoke(self, reason: LaneRevoked) -> None:
         """Record that the partition is revoked or about to be released; `reason` is what reading then raises."""

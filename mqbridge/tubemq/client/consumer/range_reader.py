@@ -1,4 +1,4 @@
-"""Reads a range of one partition with a temporary group, without registering at the Master; see `read_range`.
+"""Reads ranges of one partition with a temporary group, without registering at the Master; see `RangeReader`.
 
 Brokers do not send the offset of each message. The response to a get contains a pack of messages and the offset at which the
 pack begins. The response to a commit contains the offset at which the pack ended. A pack's messages cannot be counted to get the
@@ -8,7 +8,7 @@ the partition is read once more, from the range's end: the first message found t
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import NamedTuple
 
 from mqbridge.errors import ClusterError
@@ -17,8 +17,8 @@ from mqbridge.tubemq.client.connection.master import Masters, new_client_id
 from mqbridge.tubemq.client.connection.server_connection import ServerConnection
 from mqbridge.tubemq.client.consumer.group_member import MemberIdentity
 from mqbridge.tubemq.client.consumer.held_partitions import StartOffset
+from mqbridge.tubemq.client.consumer.pack_reader import Pack
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
-from mqbridge.tubemq.client.consumer.partition_reader import Pack
 from mqbridge.tubemq.client.consumer.partition_state import INDEX_ENTRY_BYTES
 from mqbridge.tubemq.client.consumer.read_budget import GET_BYTES, ReadBudget
 from mqbridge.tubemq.wire.string_formats import PartitionRef
@@ -92,27 +92,52 @@ async def store_range(masters: Masters, ref: PartitionRef, group: str) -> tuple[
     return response.currOffset, response.maxOffset
 
 
-async def read_range(
-    masters: Masters, ref: PartitionRef, group: str, begin: MessagePosition, end: MessagePosition | None
-) -> AsyncGenerator[PackSlice, None]:
-    """Yield the messages from `begin` to `end` (exclusive); without `end`, wait for new messages for ever.
+class RangeReader:
+    """Reads ranges of one partition, one after the other; the Broker keeps one registration until `close`.
 
-    `group` must not have other users, since its position moves. Closing the generator releases the partition. If the partition's
-    data ends before `end`, so does the range. Restarts of the Broker do not interrupt the read.
-
-    Raises GapError if the data at `begin`, or unread data after it, was deleted. If the data ends before `begin`, because the
-    Broker lost messages, reading starts at the end of the data. Raises ClusterError if the partition cannot be registered.
+    `new_group` returns the name of a group that nobody else uses, since its position moves. The reader has one group as long as
+    the Broker keeps the registration for it.
     """
-    partition = await _new_partition(masters, ref, group)
-    try:
-        start = await partition.start_at(StartOffset.EARLIEST, begin[0])  # EARLIEST has no effect: the offset decides
+
+    def __init__(self, masters: Masters, ref: PartitionRef, new_group: Callable[[], str]) -> None:
+        self._masters, self._ref, self._new_group = masters, ref, new_group
+        self._partition: HeldPartition | None = None
+        """The registered partition; None before the first range."""
+
+    @property
+    def caught_up(self) -> bool:
+        """True if all data was read that the store had a moment ago."""
+        return self._partition is not None and self._partition.caught_up
+
+    async def slices(self, begin: MessagePosition, end: MessagePosition | None) -> AsyncGenerator[PackSlice, None]:
+        """Yield the messages from `begin` to `end` (exclusive); without `end`, wait for new messages for ever.
+
+        Any range that was read before has ended: only one generator of a reader may be in use. If the partition's data ends
+        before `end`, so does the range. Restarts of the Broker do not interrupt the read.
+
+        Raises GapError if the data at `begin`, or unread data after it, was deleted. If the data ends before `begin`, because the
+        Broker lost messages, reading starts at the end of the data. Raises ClusterError if the partition cannot be registered,
+        and LaneRevoked if the Broker has ended the registration; a later range makes another one.
+        """
+        if self._partition is None or self._partition.revoked.is_set():
+            self._partition = await _new_partition(self._masters, self._ref, self._new_group())
+        partition = self._partition
+        start = await partition.seek(begin[0])
         # If the Broker starts elsewhere, the count of messages in `begin` does not apply: the position is (start, 0).
         progress = _RangeProgress(partition, existing_position(*begin, start, partition.max_offset) or (start, 0), end)
         while not progress.is_done:
             for pack_slice in await progress.step():
                 yield pack_slice
-    finally:
-        await partition.release()
+
+    async def close(self, deadline: float | None = None) -> None:
+        """Release the partition; at `deadline` (event loop time) this stops waiting, and the lease at the Broker expires.
+
+        The caller has ended the generator of `slices`.
+        """
+        if self._partition is not None:
+            await self._partition.release(deadline)
+            await self._partition.stop_releasing()
+            self._partition = None
 
 
 class _RangeProgress:
@@ -124,6 +149,7 @@ class _RangeProgress:
     def __init__(self, partition: HeldPartition, begin: MessagePosition, end: MessagePosition | None) -> None:
         self.position, self.end = begin, end
         self._partition = partition
+        self._loop = asyncio.get_running_loop()
         self._max_offset_at_start = partition.max_offset
         self._is_at_data_end = False
         """True if the partition's data ended before the end of the range; the read then ends, too."""
@@ -140,6 +166,7 @@ class _RangeProgress:
         partition = self._partition
         pack = await partition.poll()
         if pack is None and self.end is None:  # a range without an end waits for further messages
+            await partition.commit_late(self._loop.time())  # asks for the end of the store, from time to time: see `caught_up`
             return []
         try:
             after = await partition.commit(consumed=True)  # the offset at which the pack ended

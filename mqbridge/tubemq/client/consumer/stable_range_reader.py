@@ -13,11 +13,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import NamedTuple
 
-from mqbridge.tubemq.client.connection.master import Masters
-from mqbridge.tubemq.client.consumer.partition_reader import Pack
+from mqbridge.tubemq.client.consumer.pack_reader import Pack
 from mqbridge.tubemq.client.consumer.partition_state import INDEX_ENTRY_BYTES
-from mqbridge.tubemq.client.consumer.range_reader import MessagePosition, read_range
-from mqbridge.tubemq.wire.string_formats import PartitionRef
+from mqbridge.tubemq.client.consumer.range_reader import MessagePosition, PackSlice
 
 CELL_ENTRIES = 32_768
 """Number of index entries in a cell.
@@ -41,18 +39,16 @@ class StableSlice(NamedTuple):
     next: MessagePosition
 
 
+ReadRange = Callable[[MessagePosition, MessagePosition], AsyncGenerator[PackSlice, None]]
+"""Function that yields the messages of a range, such as `RangeReader.slices`."""
+
+
 async def read_stable_range(
-    masters: Masters,
-    ref: PartitionRef,
-    group: str,
-    begin: MessagePosition,
-    end: MessagePosition,
-    store_end: Callable[[], Awaitable[int]],
+    read_range: ReadRange, begin: MessagePosition, end: MessagePosition, store_end: Callable[[], Awaitable[int]]
 ) -> AsyncGenerator[StableSlice, None]:
     """Yield the messages from `begin` to `end` (exclusive); each read of the range finds the same position for a message.
 
-    `group` must not have other users, since its position moves. `store_end` requests, from the Broker, the offset that the
-    store's next message will get.
+    `store_end` requests, from the Broker, the offset that the store's next message will get.
     """
     base, skip = begin  # the message after `skip` others from the offset `base` on
     # If the store has lost messages since `begin` and `end` were determined, it may end earlier. Then fewer messages can be
@@ -68,7 +64,7 @@ async def read_stable_range(
     while (base, 0) < end:
         stop = end if base == end[0] else (min(_cell_end(base), end[0]), 0)
         index = 0
-        async with aclosing(read_range(masters, ref, group, (base, 0), stop)) as slices:
+        async with aclosing(read_range((base, 0), stop)) as slices:
             async for pack_slice in slices:
                 count = pack_slice.last - pack_slice.first
                 skipped = min(skip, count)

@@ -13,7 +13,7 @@ from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
 from mqbridge.tubemq.client.connection.counters import SendCounters
 from mqbridge.tubemq.client.connection.server_connection import ServerConnection
 from mqbridge.tubemq.client.producer.partition_send_queue import PartitionSendQueue
-from mqbridge.tubemq.client.producer.routes import Routes, TopicRoute
+from mqbridge.tubemq.client.producer.routes import DEFAULT_MESSAGE_BYTES, Routes, TopicRoute
 from mqbridge.tubemq.client.producer.send_result import SendCallback, SenderClosed, SendResult
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.send import SendRequestEncoder
@@ -21,6 +21,8 @@ from mqbridge.tubemq.wire.send import SendRequestEncoder
 MAX_MESSAGE_BYTES = (20 << 20) + (10 << 10)
 """Larger messages fail before they are sent: administrators can set the message limit of a Broker to this value at most. A Broker
 with a lower limit refuses messages itself."""
+LIMIT_TOLERANCE = 10 << 10
+"""A Broker accepts messages that exceed the limit by this number of bytes."""
 MAX_UNORDERED_REQUESTS = 1000
 """Maximum requests in flight on one partition, for senders that do not keep the order."""
 NO_CHECK_SUM = -1
@@ -96,6 +98,11 @@ class PartitionSender:
         self.queued_messages += 1
         self.queued_bytes += len(data)
         queue.add(data, flag, msg_type, msg_time, done, caller)
+
+    def why_too_large(self, size: int) -> str | None:
+        """Return why the Brokers would refuse a message of this size, by what is known now; None if it is not too large."""
+        limit = max(self.route.max_message_bytes or self.routes.max_message_bytes, DEFAULT_MESSAGE_BYTES) + LIMIT_TOLERANCE
+        return None if size <= limit else f"it has {size} bytes, at most {limit} are allowed"
 
     @property
     def failing(self) -> Iterable[FailingSends]:

@@ -6,6 +6,7 @@ another partition.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 
@@ -43,9 +44,15 @@ HEARTBEAT_S = 13.0
 NO_BROKERS_KNOWN = -1
 """Value of brokerCheckSum that makes the Master send its list of Brokers; see `Routes._broker_check_sum`."""
 REQUEST_CONFIG = -2
-"""Value of configId for a client that has no configuration from the Master; this client never uses one."""
+"""Value of configId for a client that has no configuration from the Master, so that each response has it, if there is one."""
+DEFAULT_MESSAGE_BYTES = 1 << 20
+"""The limit for the size of a message if administrators have set none, and the smallest one that Brokers apply."""
 
 
+FORGOTTEN_S = 30.0
+"""How long to wait until the Master no longer lists a deleted topic, which takes a heartbeat of the Broker; no error after it."""
+FORGOTTEN_POLL_S = 0.2
+"""Pause between two requests for it."""
 DELETED_CHECK_S = 10.0
 """Minimum time between two checks whether a topic was deleted; a check joins a temporary group."""
 
@@ -62,7 +69,7 @@ class TopicRoute:
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.max_message_bytes: int | None = None
-        """The topic's limit for the size of a message; None if the Master has not sent one."""
+        """The topic's own limit for the size of a message; None if it has none."""
         self.partitions: dict[str, PartitionRef] = {}
         self.listed: list[PartitionRef] = []
         self.read_only: dict[str, PartitionRef] = {}
@@ -111,6 +118,8 @@ class Routes:
         self.client_id = ""
         self.host = ""
         """Our IPv4 address, for requests to the Master. `start` sets it and the client id; they are empty before."""
+        self.max_message_bytes = DEFAULT_MESSAGE_BYTES
+        """The cluster's limit for the size of a message, for topics without a limit of their own."""
         self._heartbeat_s = heartbeat_s
         self._broker_check_sum = NO_BROKERS_KNOWN
         """Checksum of the list of Brokers that we have; the Master sends a list only if its checksum differs."""
@@ -214,6 +223,23 @@ class Routes:
         if self._topics.get(route.topic) is route:
             del self._topics[route.topic]
         raise TopicChanged(f"the Master knows no topic {route.topic!r} any more: it was deleted; create it again")
+
+    async def forget(self, topic: str) -> None:
+        """Forget the route of a deleted topic, and return when the Master no longer knows it; see `FORGOTTEN_S`."""
+        self._topics.pop(topic, None)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FORGOTTEN_S):
+                while await self._is_known(topic):  # noqa: ASYNC110 - another process decides
+                    await asyncio.sleep(FORGOTTEN_POLL_S)
+
+    async def _is_known(self, topic: str) -> bool:
+        """Return True if the Master lists the topic, or knows it. Raises ClusterError, also FATAL errors."""
+        try:
+            return await self.look_up(topic) is not None
+        except ClusterError as error:
+            if error.failure is Failure.FATAL:
+                raise
+            return True
 
     async def check_consumer(self, topic: str) -> None:
         """Raise the Master's error if it refuses consumers of the topic, for example because of our credentials."""
@@ -319,9 +345,11 @@ class Routes:
         return await self.masters.call(rpc.PRODUCER_HEARTBEAT, request, HeartResponseM2P)
 
     def _store_response(self, response: RegisterResponseM2P | HeartResponseM2P) -> None:
-        """Store the tokens and the list of Brokers that a response contains."""
+        """Store the tokens, the cluster's settings and the list of Brokers that a response contains."""
         if response.HasField("authorizedInfo"):
             self.masters.store_tokens(response.authorizedInfo)
+        if response.HasField("appdConfig"):
+            self.max_message_bytes = response.appdConfig.maxMsgSize or DEFAULT_MESSAGE_BYTES
         if response.brokerInfos:
             brokers = [parse_broker(text, self.masters.broker_port) for text in response.brokerInfos]
             self._brokers = {broker.id: broker for broker in brokers}

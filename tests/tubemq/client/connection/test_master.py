@@ -165,3 +165,18 @@ def test_client_ids_are_unique_and_contain_no_separator() -> None:
     ids = {new_client_id("10.0.0.9", "g1") for _ in range(1000)}
     assert len(ids) == 1000
     assert all(not set("@#") & set(found) and found.startswith("g1_10.0.0.9-") for found in ids)
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "begin"),
+    [
+        ("g1", "orders-1", "g1_orders-1_10.0.0.9-"),
+        ("g@#1", "a_b c%é", "g--1_a_b-c--_10.0.0.9-"),
+        ("g" * 1024, "n" * 1024, "g" * 600 + "_" + "n" * 200 + "_10.0.0.9-"),
+        ("", "ignored", "10.0.0.9-"),
+    ],
+)
+def test_a_client_id_shows_the_names_of_group_and_member(group: str, name: str, begin: str) -> None:
+    found = new_client_id("10.0.0.9", group, name)
+    assert found.startswith(begin)
+    assert len(found) < 1024

@@ -6,8 +6,8 @@ import logging
 import pytest
 
 from mqbridge.errors import ClusterError, ConnectionLost, GapError, LaneRevoked, RequestTimeout, ServerRefused, Unreachable
+from mqbridge.tubemq.client.consumer import pack_reader, partition_pacing, partition_registration
 from mqbridge.tubemq.client.consumer import partition as partition_module
-from mqbridge.tubemq.client.consumer import partition_pacing, partition_reader, partition_registration
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
 from mqbridge.tubemq.client.consumer.partition_state import AbandonedRequests
 from mqbridge.tubemq.wire.rpc import OP_REGISTER, OP_UNREGISTER
@@ -421,7 +421,7 @@ async def _same_offset(registration: object, offset: int) -> tuple[int, None]:
 
 
 async def test_a_reader_far_behind_queries_the_end_of_each_pack() -> None:
-    far = partition_reader.FAR_BEHIND_BYTES + 1
+    far = pack_reader.FAR_BEHIND_BYTES + 1
     script = Script(pack(0, lag=far), committed(56), pack(56, lag=far), committed(112), pack(280))
     partition = await registered_partition(script)
     for _ in range(2):

@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mqbridge.errors import ClusterError, ConnectionLost, GapError, LaneRevoked, LocalProtocolError, MqbridgeError, RequestTimeout
 from mqbridge.message import Batch, Partition
 from mqbridge.tubemq.adapter.inbound import TubeMQLane
-from mqbridge.tubemq.client.consumer import partition_reader, partition_registration, read_history
+from mqbridge.tubemq.client.consumer import pack_reader, partition_registration, read_history
 from mqbridge.tubemq.client.consumer.group_member import MemberIdentity
+from mqbridge.tubemq.client.consumer.pack_reader import Pack
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
-from mqbridge.tubemq.client.consumer.partition_reader import Pack
 from mqbridge.tubemq.client.consumer.partition_state import (
     CONFIRMED,
     DELIVERED,
@@ -28,6 +28,8 @@ from mqbridge.tubemq.client.consumer.partition_state import (
     PACK_TABLE,
     READING,
     RELEASED,
+    RELEASING,
+    REVOKED,
     STOPPED,
     Lease,
     PackState,
@@ -52,6 +54,8 @@ DRAIN = 300
 
 OUTAGE = 4
 """Requests that fail in a row: more than REGISTER_ATTEMPTS, which the test lowers to 2."""
+KEEP_S = 3600.0
+"""How long a wanted partition is kept: longer than a run."""
 LUCK = st.integers(0, 3)
 """Rare rules do something only if this is 0: otherwise runs would end before anything could go wrong."""
 
@@ -262,7 +266,7 @@ class PartitionMachine(RuleBasedStateMachine):
         assert task.exception() is None
         assert self.partition.state.is_over
 
-    revoke_done = release_done
+    revoke_done = want_done = release_done
 
     # --- the network --------------------------------------------------------------------------------------
 
@@ -532,6 +536,15 @@ class PartitionMachine(RuleBasedStateMachine):
         else:
             self.start("revoke", self.partition.revoke())
 
+    @precondition(
+        lambda self: not self.tasks.keys() & {"release", "revoke", "register", "want"} and not self.partition.state.is_over
+    )
+    @rule(luck=LUCK)
+    def want(self, luck: int) -> None:
+        """The Master wants the partition for another member; it is kept until it is released."""
+        if not luck:
+            self.start("want", self.partition.revoke(KEEP_S))
+
     @precondition(lambda self: "register" in self.tasks)
     @rule(luck=LUCK)
     def close_while_it_is_taken(self, luck: int) -> None:
@@ -586,7 +599,8 @@ class PartitionMachine(RuleBasedStateMachine):
     def waiters_for_the_pack_are_woken(self) -> None:
         state = self.partition.state
         assert state.settled.is_set() == (state.pack_state not in (FETCHING, DELIVERED))
-        assert self.partition.revoked.is_set() == self.partition.state.is_over
+        assert self.partition.revoked.is_set() == state.is_over
+        assert self.partition.releasing.is_set() == (state.lease in (RELEASING, REVOKED, RELEASED))
 
     @invariant()
     def late_requests_have_other_client_ids(self) -> None:
@@ -626,6 +640,8 @@ class PartitionMachine(RuleBasedStateMachine):
                 self.move_to(resume, 0)
             elif self.is_idle:
                 self.take_over()
+            elif state.lease is RELEASING and "release" not in self.tasks:
+                self.release(luck=0)
             else:
                 self.go_on()
         else:
@@ -637,7 +653,7 @@ class PartitionMachine(RuleBasedStateMachine):
 class FarBehind(PartitionMachine):
     """Retention deletes unread messages: every loss is noticed."""
 
-    lag_bytes = partition_reader.FAR_BEHIND_BYTES + 1
+    lag_bytes = pack_reader.FAR_BEHIND_BYTES + 1
     has_siblings = False
 
 
@@ -656,7 +672,7 @@ class ByLane(PartitionMachine):
 def test_no_message_is_skipped_when_any_request_is_lost(machine: type[PartitionMachine], monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_pauses(monkeypatch, 0.0)
     monkeypatch.setattr(partition_registration, "REGISTER_ATTEMPTS", 2)  # five failures in a row would hardly ever be drawn
-    monkeypatch.setattr(partition_reader, "COMMIT_AFTER_S", 0.0)
+    monkeypatch.setattr(pack_reader, "COMMIT_AFTER_S", 0.0)
     monkeypatch.setattr(read_history, "SPACING_S", 0.0)  # every pack is remembered: runs take no time
     run_state_machine_as_test(machine, settings=settings(max_examples=examples(100), stateful_step_count=50))
 
@@ -776,6 +792,84 @@ def test_a_late_unregistration_does_not_end_the_next_assignment(monkeypatch: pyt
     assert machine.broker.owners[KEY] == machine.partition.client_id
     assert machine.broker.confirmed[KEY] <= machine.low * STEP
     machine.teardown()
+
+
+@pytest.mark.parametrize("is_wanted", [False, True])
+def test_a_pack_that_arrives_when_a_partition_is_given_up_is_not_confirmed(
+    monkeypatch: pytest.MonkeyPatch, is_wanted: bool
+) -> None:
+    """Nobody has seen it. Before it, the Broker had moved the group of the idle partition on by itself."""
+    shorten_pauses(monkeypatch, 0.0)
+    machine = PartitionMachine()
+    while machine.next_message < machine.end or not (machine.partition.state.has_moved and machine.wire.waiting):
+        if machine.pack is not None:
+            machine.settle(is_confirmed=True)
+        elif machine.wire.waiting:
+            machine.answer()
+        else:
+            machine.go_on()
+    machine.send(3)
+    if is_wanted:
+        machine.want(luck=0)
+        machine.answer()  # the get that was in flight
+        assert (machine.partition.state.lease, machine.pack) == (RELEASING, None)
+    machine.release(luck=0)
+    while not machine.is_idle:
+        machine.answer()
+    assert machine.broker.confirmed[KEY] <= machine.low * STEP
+    machine.teardown()
+
+
+def test_a_wanted_partition_confirms_the_pack_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorten_pauses(monkeypatch, 0.0)
+    machine = PartitionMachine()
+    machine.answer()  # the registration
+    machine.answer()
+    assert machine.pack is not None
+    machine.want(luck=0)
+    assert (machine.partition.state.lease, machine.partition.state.is_registered) == (RELEASING, True)
+    assert not machine.partition.revoked.is_set()
+    machine.settle(is_confirmed=True)
+    machine.commit_late()
+    while machine.wire.waiting:
+        machine.answer()
+    assert machine.broker.confirmed[KEY] == machine.low * STEP > 0
+    assert not machine.partition.revoked.is_set(), "the commit does not end the wait"
+    machine.teardown()
+
+
+def test_a_wanted_partition_whose_registration_is_lost_is_revoked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Broker that shut down in order counts the pack in flight as consumed: the release sets the group back soon."""
+    shorten_pauses(monkeypatch, 0.0)
+    machine = PartitionMachine()
+    machine.answer()  # the registration
+    machine.answer()
+    machine.want(luck=0)
+    machine.wire.restart()
+    machine.broker.restart_cleanly()
+    machine.may_be_moved = True
+    machine.heartbeat()
+    machine.heartbeat_answered()
+    assert machine.partition.revoked.is_set()
+    machine.settle(is_confirmed=False)
+    while not machine.is_idle:
+        machine.answer()
+    assert machine.partition.unsettled is not None
+    assert machine.partition.unsettled.offset == 0
+    machine.broker.confirmed[KEY] = 0  # as `HeldPartitions` does then
+    machine.teardown()
+
+
+def test_only_a_registered_partition_is_kept() -> None:
+    state = PartitionState("demo")
+    assert not state.want()
+    state.on_registered(0, 100, None)
+    state.on_registration_forgotten(state.generation)
+    assert not state.want()
+    state.on_registered(0, 100, None)
+    assert state.want()
+    assert (state.may_get(), state.revoked.is_set()) == (False, False)
+    assert not state.want()
 
 
 def test_the_tables_name_known_states_only() -> None:

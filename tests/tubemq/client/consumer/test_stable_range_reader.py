@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 from unittest.mock import patch
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.tubemq.client.consumer import stable_range_reader
-from mqbridge.tubemq.client.consumer.partition_reader import Pack
+from mqbridge.tubemq.client.consumer.pack_reader import Pack
 from mqbridge.tubemq.client.consumer.range_reader import INDEX_ENTRY_BYTES, MessagePosition, PackSlice
 from mqbridge.tubemq.client.consumer.stable_range_reader import read_stable_range
 
@@ -29,10 +29,8 @@ class Store:
     def end(self) -> int:
         return len(self.ours) * INDEX_ENTRY_BYTES
 
-    async def read_range(
-        self, _masters: Any, _ref: Any, _group: str, begin: MessagePosition, end: MessagePosition
-    ) -> AsyncIterator[PackSlice]:
-        """Like the real `read_range`: yield all messages up to the offset of `end`, and as many after it as its index says."""
+    async def read_range(self, begin: MessagePosition, end: MessagePosition) -> AsyncGenerator[PackSlice, None]:
+        """Like `RangeReader.slices`: yield all messages up to the offset of `end`, and as many after it as its index says."""
         assert begin[1] == 0
         assert begin[0] <= self.end
         at, left = begin[0] // INDEX_ENTRY_BYTES, end[1]
@@ -62,11 +60,8 @@ class Store:
             await asyncio.sleep(0)
             return self.end
 
-        with (
-            patch.object(stable_range_reader, "read_range", self.read_range),
-            patch.object(stable_range_reader, "CELL_ENTRIES", CELL_ENTRIES),
-        ):
-            async with aclosing(read_stable_range(None, None, "g", begin, end, store_end)) as slices:  # type: ignore[arg-type]
+        with patch.object(stable_range_reader, "CELL_ENTRIES", CELL_ENTRIES):
+            async with aclosing(read_stable_range(self.read_range, begin, end, store_end)) as slices:
                 async for part in slices:
                     base, index = part.position
                     numbers: Any = part.pack.messages[part.first : part.last]

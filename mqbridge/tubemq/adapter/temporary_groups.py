@@ -1,26 +1,24 @@
-"""Reads a range of one partition with a temporary group, without the Master; no other group's position changes.
+"""Temporary groups, with which partitions are read without the Master; no other group's position changes.
 
-Brokers keep temporary groups and their offsets until somebody removes them. With `admin_url` we remove them, after a later read
-or when the cluster is closed; without `admin_url` they stay. To create few of them, all requests for bounds (the first and the
-next offset of a partition's store) share one group; only a read has a group of its own.
+Brokers keep temporary groups and their offsets until somebody removes them. With `admin_url` we remove them, after a reader is
+closed or when the cluster is closed; without `admin_url` they stay. To create few of them, all requests for bounds (the first and
+the next offset of a partition's store) share one group; only a reader has a group of its own.
 """
 
 import asyncio
 import logging
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Collection
-from contextlib import aclosing
+from collections.abc import Collection
 from datetime import tzinfo
 from functools import partial
 
-from mqbridge.errors import ClusterError, Failure, ProtocolError, ServerRefused
-from mqbridge.message import Batch, Partition, Position
-from mqbridge.tubemq.adapter.inbound import batch_of
+from mqbridge.errors import ClusterError, ProtocolError, ServerRefused
+from mqbridge.message import Partition, Position
 from mqbridge.tubemq.adapter.operations import READER_GROUP_PREFIX, GroupAdmin
+from mqbridge.tubemq.adapter.reader import TubeMQReader
 from mqbridge.tubemq.client.connection.master import Masters
-from mqbridge.tubemq.client.consumer.range_reader import read_range, store_range
-from mqbridge.tubemq.client.consumer.stable_range_reader import read_stable_range
+from mqbridge.tubemq.client.consumer.range_reader import RangeReader, store_range
 from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.string_formats import PartitionKey, PartitionRef
 
@@ -30,10 +28,10 @@ MIN_SWEEP_INTERVAL_S = 60.0
 """Minimum interval between removals of temporary groups: a removal costs a few requests to every Broker."""
 
 
-class TemporaryGroupReader:
-    """Reads ranges and bounds of one cluster with temporary groups. Without `group_admin` (no web API) they are not removed.
+class TemporaryGroups:
+    """Opens readers and requests bounds of one cluster with temporary groups.
 
-    `zone` is the time zone of `$msgTime$` in messages.
+    Without `group_admin` (no web API) the groups are not removed. `zone` is the time zone of `$msgTime$` in messages.
     """
 
     def __init__(self, masters: Masters, group_admin: GroupAdmin | None, zone: tzinfo) -> None:
@@ -75,29 +73,10 @@ class TemporaryGroupReader:
                 self._bounds_group = _new_group_name()
             return await store_range(self._masters, ref, self._bounds_group)
 
-    async def read(
-        self, ref: PartitionRef, partition: Partition, begin: Position, end: Position | None
-    ) -> AsyncGenerator[Batch, None]:
-        """Yield the messages from `begin` up to `end` (exclusive; None: continue with new messages) in batches.
-
-        With an `end`, a message has the same position each time the range is read; see `read_stable_range`.
-        """
-        first, end_position = _offset_and_index(begin), None if end is None else _offset_and_index(end)
-        group = _new_group_name()
-        try:
-            if end_position is None:
-                async with aclosing(read_range(self._masters, ref, group, first, None)) as slices:
-                    async for slice_ in slices:
-                        yield batch_of(slice_.pack, slice_.first, slice_.last, slice_.next, partition, self._zone)
-            else:
-                stable_slices = read_stable_range(self._masters, ref, group, first, end_position, partial(self._store_end, ref))
-                async with aclosing(stable_slices):
-                    async for stable in stable_slices:
-                        yield batch_of(
-                            stable.pack, stable.first, stable.last, stable.next, partition, self._zone, stable.position
-                        )
-        finally:
-            await self._on_group_unused()
+    def reader(self, ref: PartitionRef, partition: Partition, begin: Position, end: Position | None) -> TubeMQReader:
+        """Return a reader from `begin` up to `end` (exclusive; None: it continues with new messages); it sends no request yet."""
+        ranges = RangeReader(self._masters, ref, _new_group_name)
+        return TubeMQReader(ranges, partition, begin, end, self._zone, partial(self._store_end, ref), self._on_group_unused)
 
     async def _store_end(self, ref: PartitionRef) -> int:
         """Return the offset that the next message in the partition's store will get."""
@@ -129,14 +108,3 @@ class TemporaryGroupReader:
 
 def _new_group_name() -> str:
     return READER_GROUP_PREFIX + secrets.token_hex(6)
-
-
-def _offset_and_index(position: Position) -> tuple[int, int]:
-    """Return a position as (offset, index): the message that follows `index` others of the partition from this offset on.
-
-    Raises ClusterError (FATAL) for a position of another system.
-    """
-    if len(position) != 2:
-        raise ClusterError(f"{position} is not a position of TubeMQ: a position is offset:index", Failure.FATAL)
-    offset, index = position
-    return offset, index

@@ -56,7 +56,7 @@ class Pack:
         return self.size + MESSAGE_OVERHEAD_BYTES * len(self.messages)
 
 
-class PartitionReader:
+class PackReader:
     """Reads one partition. The caller ensures that no other request of the partition is in flight.
 
     `on_commit` is called after each commit.

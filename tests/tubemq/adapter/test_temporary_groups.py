@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestTimeout
-from mqbridge.tubemq.adapter import temporary_group_reader
+from mqbridge.tubemq.adapter import temporary_groups
 from mqbridge.tubemq.adapter.cluster import TubeMQ
 from mqbridge.tubemq.adapter.operations import READER_GROUP_PREFIX
 from mqbridge.tubemq.client.connection.connection_pool import ConnectionPool
@@ -116,7 +116,7 @@ async def test_an_error_is_raised_after_all_requests_for_bounds_have_ended(
         done.append(ref.partition)
         return 0, 0
 
-    monkeypatch.setattr(temporary_group_reader, "store_range", store_range)
+    monkeypatch.setattr(temporary_groups, "store_range", store_range)
     asking = asyncio.ensure_future(cluster.bounds("demo"))
     await asyncio.sleep(0.01)
     assert not asking.done()
@@ -161,7 +161,7 @@ async def test_closing_repeats_a_removal_of_temporary_groups_that_failed() -> No
 
     masters = Masters([], ConnectionPool())  # no request is sent
     admin: Any = Admin()
-    reader = temporary_group_reader.TemporaryGroupReader(masters, admin, UTC)
+    reader = temporary_groups.TemporaryGroups(masters, admin, UTC)
     await reader.bounds_of([])
     for _ in range(2):  # as when the cluster is closed; nothing is left for the second call
         await reader.sweep()
