@@ -11,7 +11,6 @@ import socket
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.errors import ConnectionLost, PeerSilent
 from mqbridge.net.endpoint import Endpoint
 
@@ -160,14 +159,14 @@ class ListeningPort:
         elif self._socket is not None:
             self._socket.close()
 
-    async def close(self, deadline: float | None = None) -> None:
-        """Accept no more connections, wait for the end of the open ones, and end those that are left at the deadline.
+    async def close(self, deadline: float) -> None:
+        """Accept no more connections, wait for the end of the open ones, and end those that are left at the deadline (loop time).
 
-        The owner sends the clients away first. `deadline` is an event loop time; None: CLOSE_S (30 s) from now.
+        The owner sends the clients away first.
         """
         self.stop_accepting()
         try:
-            async with asyncio.timeout(seconds_until(deadline)):
+            async with asyncio.timeout_at(deadline):
                 await self._no_connections.wait()
         except TimeoutError:
             for connection in list(self.connections):

@@ -30,6 +30,8 @@ ALLOWED: dict[str, set[str]] = {
     "library": MODEL | {"net"},
     "routing": CONTRACT | {"config"},
     "delivery": CONTRACT | {"adapter.tools", "net", "routing"},
+    "groups": CONTRACT | {"adapter.tools", "net"},
+    "listener": CONTRACT | {"adapter.tools", "delivery", "groups", "net"},
     "config": CONTRACT | {"net", "wire"},
     "routes": CONTRACT | {"adapter.tools", "config", "delivery", "net", "routing"},
     "gateway": CORE | {"config"},
