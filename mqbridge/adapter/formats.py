@@ -10,6 +10,11 @@ from typing import Protocol
 
 from mqbridge.message import NO_SOURCE, Batch, Message, Partition, Position, Unit
 
+MAX_UNIT_MESSAGES = 100_000
+"""Maximum number of messages in a unit: a small compressed one may claim any number, and each becomes an object."""
+MESSAGE_BYTES = 100
+"""Memory that a budget counts for each message of a unit, besides its bytes: for its position, and what a receipt says of it."""
+
 
 class UnitFormat(Protocol):
     """A format of units. Adapters register theirs (`Adapter.formats`)."""
@@ -32,7 +37,7 @@ def message_positions(unit: Unit) -> list[Position]:
 
 
 def batch_of_units(unit_format: UnitFormat, units: Sequence[Unit], source: Partition = NO_SOURCE) -> Batch:
-    """Make a batch of one or more units, to store them.
+    """Make a batch of one or more units, to store them. Raises ValueError for a number of messages that no unit has.
 
     With a `source`, the units have positions there, and `Outbound.resume` finds them again (see `OutboundSpec.sender`). `next` is
     the position of the last message, because the one after it is unknown.
@@ -41,12 +46,15 @@ def batch_of_units(unit_format: UnitFormat, units: Sequence[Unit], source: Parti
     def decode() -> list[Message]:
         return [message for unit in units for message in unit_format.decode(unit, message_positions(unit))]
 
-    size = sum(len(unit.data) for unit in units)
+    if not units or not all(0 < unit.message_count <= MAX_UNIT_MESSAGES for unit in units):
+        raise ValueError(f"a unit has 1 to {MAX_UNIT_MESSAGES} messages")
+    size, count = sum(len(unit.data) for unit in units), sum(unit.message_count for unit in units)
     return Batch(
         source,
         decode,
-        count=sum(unit.message_count for unit in units),
+        count=count,
         size=size,
+        held_bytes=size + count * MESSAGE_BYTES,
         first=units[0].position,
         next=message_positions(units[-1])[-1],
         format=unit_format.name,

@@ -41,6 +41,12 @@ class OutboundSpec:
 
     `resume` finds the messages of this writer only. None: origins name no writer, and `resume` finds such messages.
     """
+    keep_units: bool = False
+    """Store units of `Outbound.formats` as they are; otherwise every batch is decoded into messages.
+
+    Units keep what a producer said about itself and when it published: right for messages that come from their producers, and
+    wrong for copies, whose retention would count from the publish time of the original.
+    """
     whole_shares: bool = False
     """Store a share whole or not at all, as far as this can be known before its first request is sent.
 
@@ -116,8 +122,8 @@ class Outbound(Protocol):
     def formats(self) -> Collection[str]:
         """Formats of units that this outbound stores as they are; `share.batch.format` is one of them.
 
-        Units are stored as they are if the share is the whole batch, is not edited, and no origin is stamped on its messages;
-        otherwise the batch is decoded into messages. A `sender` is recorded beside the units.
+        Units are stored as they are with `OutboundSpec.keep_units`, if the share is the whole batch, is not edited, and no origin
+        is stamped on its messages; otherwise the batch is decoded into messages. A `sender` is recorded beside the units.
         """
 
     @property

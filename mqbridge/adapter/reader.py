@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1 << 20
 """Default of the bytes that a reader reads ahead."""
+RANGE_BYTES = 4 << 20
+"""Bytes that `read` reads ahead: its callers read whole ranges, and the way to the servers may be long."""
 
 
 class PartitionReader(BatchSource, Protocol):
@@ -55,7 +57,7 @@ async def read(
             async for batch in batches:
                 yield batch
         return
-    reader = await cluster.reader(topic, partition, begin, end)
+    reader = await cluster.reader(topic, partition, begin, end, max_bytes=RANGE_BYTES)
     try:
         while (received := await reader.receive()) is not None:
             yield received

@@ -79,10 +79,17 @@ class Arena:
         sender: str | None = None,
         writer: str | None = None,
         whole_shares: bool = False,
+        keep_units: bool = False,
         options: BaseModel | None = None,
     ) -> Outbound:
         spec = OutboundSpec(
-            topic, stamp_origin=stamp_origin, sender=sender, writer=writer, whole_shares=whole_shares, options=options
+            topic,
+            stamp_origin=stamp_origin,
+            sender=sender,
+            writer=writer,
+            whole_shares=whole_shares,
+            keep_units=keep_units,
+            options=options,
         )
         outbound = await self.within(cluster.outbound(spec))
         self._closers.append(outbound.close)

@@ -63,10 +63,10 @@ def content(message: Message) -> dict[str, object]:
 
 async def test_units_are_delivered_as_they_were_stored(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
-    outbound = await arena.outbound(cluster, topic)
+    outbound = await arena.outbound(cluster, topic, keep_units=True)
     for name in formats_of(outbound):
         topic = await arena.topic(cluster)
-        outbound = await arena.outbound(cluster, topic)
+        outbound = await arena.outbound(cluster, topic, keep_units=True)
         sent = await send_units(arena, outbound, name)
         batches = await read_all(arena, cluster, topic)
         assert {batch.format for batch in batches} == {name}
@@ -83,7 +83,7 @@ async def test_units_are_delivered_as_they_were_stored(arena: Arena, cluster: Cl
 
 async def test_a_batch_has_one_format(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
-    outbound = await arena.outbound(cluster, topic)
+    outbound = await arena.outbound(cluster, topic, keep_units=True)
     sent: list[Message] = []
     for index, name in enumerate(formats_of(outbound)):
         await arena.send(outbound, 0, numbered(index, index + 1))
@@ -99,10 +99,10 @@ async def test_a_batch_has_one_format(arena: Arena, cluster: Cluster) -> None:
 
 async def test_reading_inside_a_unit_says_what_is_left_out(arena: Arena, cluster: Cluster) -> None:
     topic = await arena.topic(cluster)
-    outbound = await arena.outbound(cluster, topic)
+    outbound = await arena.outbound(cluster, topic, keep_units=True)
     for name in formats_of(outbound):
         topic = await arena.topic(cluster)
-        outbound = await arena.outbound(cluster, topic)
+        outbound = await arena.outbound(cluster, topic, keep_units=True)
         await send_units(arena, outbound, name)
         messages = [message for batch in await read_all(arena, cluster, topic) for message in batch.messages]
         ((partition, bounds),) = (await arena.within(cluster.bounds(topic))).items()
@@ -119,7 +119,7 @@ async def test_reading_inside_a_unit_says_what_is_left_out(arena: Arena, cluster
 async def test_what_is_not_sent_as_it_is_becomes_messages(arena: Arena, cluster: Cluster) -> None:
     """A part of a batch, edited messages, and messages that get an origin."""
     topic = await arena.topic(cluster)
-    outbound = await arena.outbound(cluster, topic)
+    outbound = await arena.outbound(cluster, topic, keep_units=True)
     for name in formats_of(outbound):
         unit_format, units = sample(name, first=0)
         batch = batch_of_units(unit_format, units)
@@ -130,7 +130,7 @@ async def test_what_is_not_sent_as_it_is_becomes_messages(arena: Arena, cluster:
             (Share(batch_of_units(unit_format, units, SOURCE)), [message.payload for message in batch.messages]),
         ):
             topic = await arena.topic(cluster)
-            outbound = await arena.outbound(cluster, topic)
+            outbound = await arena.outbound(cluster, topic, keep_units=True)
             receipt = await arena.within(outbound.send(0, share))
             assert not receipt.failures
             batches = await read_all(arena, cluster, topic)
@@ -141,11 +141,11 @@ async def test_units_of_a_sender_are_found_again(arena: Arena, cluster: Cluster)
     """`resume` finds the last unit. The stamp lies beside the unit, whose bytes do not change, or the messages are stamped."""
     topic = await arena.topic(cluster)
     make_topic = getattr(arena.harness, "deduplicated_topic", arena.harness.topic)
-    for name in formats_of(await arena.outbound(cluster, topic)):
+    for name in formats_of(await arena.outbound(cluster, topic, keep_units=True)):
         topic = await arena.within(make_topic(cluster, 1))
         sequence = 100
         for _ in range(2):
-            outbound = await arena.outbound(cluster, topic, sender="sdk-7", stamp_origin=False)
+            outbound = await arena.outbound(cluster, topic, sender="sdk-7", stamp_origin=False, keep_units=True)
             last = await arena.within(outbound.resume(SENDER))
             assert last == ({} if sequence == 100 else {0: (sequence - 1,)})
             unit_format, units = sample(name, first=sequence)

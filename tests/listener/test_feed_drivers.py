@@ -55,7 +55,7 @@ class Backing:
         await self.cluster.connect()
         if await self.cluster.describe(TOPIC) is None:
             await self.cluster.create(TOPIC, 1)
-        self.outbound = await self.cluster.outbound(OutboundSpec(TOPIC, stamp_origin=False))
+        self.outbound = await self.cluster.outbound(OutboundSpec(TOPIC, stamp_origin=False, keep_units=True))
         self.store = GroupStore(self.path / "state.db")
         self.unacknowledged = UnacknowledgedBytes(64 << 10)
         self.feed = Feed(KEY, FORMAT, self.cluster.numbering, self.store, FeedLimits(self.unacknowledged, 500))

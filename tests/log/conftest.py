@@ -33,7 +33,7 @@ async def open_log(tmp_path: Path) -> AsyncIterator[OpenLog]:
 async def outbound_of(cluster: LogCluster, topic: str = "t", **settings: float) -> LogOutbound:
     """Create the topic with one partition if it is missing, and open an outbound into it."""
     await cluster.create(topic, 1)
-    outbound = await cluster.outbound(OutboundSpec(topic, **settings))  # type: ignore[arg-type]
+    outbound = await cluster.outbound(OutboundSpec(topic, keep_units=True, **settings))  # type: ignore[arg-type]
     assert isinstance(outbound, LogOutbound)
     return outbound
 

@@ -69,6 +69,7 @@ class ShareEncoder:
 
     def __init__(self, config: LogSettings, spec: OutboundSpec) -> None:
         self._config, self._sender, self._is_whole = config, spec.sender, spec.whole_shares
+        self._keeps_units = spec.keep_units
         self._origin_prefix_of = spec.origin_of
 
     def encode(self, share: Share) -> EncodedShare:
@@ -77,7 +78,8 @@ class ShareEncoder:
         has_sequence = self._sender is not None and len(batch.first) == 1
         encoded = EncodedShare(share.count)
         is_whole_batch = share.indexes is None and not share.is_edited
-        if prefix is None and is_whole_batch and batch.has_units and batch.format in STORED_FORMATS:
+        is_kept = self._keeps_units and prefix is None and is_whole_batch
+        if is_kept and batch.has_units and batch.format in STORED_FORMATS:
             self._encode_units(encoded, batch.units or (), batch.format, has_sequence=has_sequence)
         else:
             self._encode_messages(encoded, share.messages, prefix, has_sequence=has_sequence)

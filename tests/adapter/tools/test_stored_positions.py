@@ -44,7 +44,9 @@ async def test_nothing_is_read_before_the_given_position(
     begins: list[Position] = []
     original = MemoryCluster.reader
 
-    async def reader(self: MemoryCluster, topic: str, partition: str, begin: Position, end: Position | None = None) -> Any:
+    async def reader(
+        self: MemoryCluster, topic: str, partition: str, begin: Position, end: Position | None = None, **_: Any
+    ) -> Any:
         begins.append(begin)
         return await original(self, topic, partition, begin, end)
 

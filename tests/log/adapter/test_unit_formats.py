@@ -108,14 +108,14 @@ async def test_a_unit_above_the_limit_is_refused_whole(open_log: OpenLog) -> Non
     cluster = await open_log(max_message_bytes=10)
     await cluster.create("t", 1)
     units = line_unit(0, 1), line_unit(*range(2, 9)), line_unit(9)
-    outbound = await cluster.outbound(OutboundSpec("t"))
+    outbound = await cluster.outbound(OutboundSpec("t", keep_units=True))
     receipt = await outbound.send(0, Share(line_batch(*units)))
     assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [
         (index, Failure.REFUSED) for index in range(2, 9)
     ]
     assert "13 bytes" in receipt.failures[0].reason
     assert receipt.positions == [(0,), (1,), *[()] * 7, (2,)]
-    whole = await cluster.outbound(OutboundSpec("t", whole_shares=True))
+    whole = await cluster.outbound(OutboundSpec("t", whole_shares=True, keep_units=True))
     receipt = await whole.send(0, Share(line_batch(*units)))
     assert len(receipt.failures) == 10
     assert receipt.highest_position == ()

@@ -127,7 +127,10 @@ class Writer:
         outbounds = {
             topic: await self._cluster.outbound(
                 OutboundSpec(
-                    topic_name(topic), stamp_origin=False, sender=None if topic % 2 else f"writer-{self._workload.writer}"
+                    topic_name(topic),
+                    stamp_origin=False,
+                    keep_units=True,
+                    sender=None if topic % 2 else f"writer-{self._workload.writer}",
                 )
             )
             for topic in self._workload.topics

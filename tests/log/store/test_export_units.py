@@ -37,11 +37,11 @@ async def _write(path: Path) -> None:
     cluster = await open_cluster(path)
     await cluster.create("t", 2)
     for name, partition in (("sdk", 0), ("sdk-\u00fc", 1)):
-        outbound = await cluster.outbound(OutboundSpec("t", sender=name, stamp_origin=False))
+        outbound = await cluster.outbound(OutboundSpec("t", sender=name, stamp_origin=False, keep_units=True))
         for first in range(0, 60, 6):
             await outbound.send(partition, sent_by_sdk((first, 3), (first + 3, 1)))
             await outbound.send(partition, Share(Batch.of(numbered(first + 4, first + 6), SDK)))
-    plain = await cluster.outbound(OutboundSpec("t", stamp_origin=False))
+    plain = await cluster.outbound(OutboundSpec("t", stamp_origin=False, keep_units=True))
     await plain.send(0, Share(Batch.of(numbered(60, 62))))
     await cluster.close()
 
@@ -116,7 +116,7 @@ def test_a_sender_is_found_without_its_index(log: Path) -> None:
 
 async def _resume(log: Path) -> object:
     cluster = await open_cluster(log)
-    outbound = await cluster.outbound(OutboundSpec("t", sender="sdk", stamp_origin=False))
+    outbound = await cluster.outbound(OutboundSpec("t", sender="sdk", stamp_origin=False, keep_units=True))
     try:
         return await outbound.resume(SDK)
     finally:

@@ -29,7 +29,7 @@ def line_format(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def sdk_outbound(cluster: LogCluster, *, stamp_origin: bool = False, partitions: int = 1) -> LogOutbound:
     await cluster.create("t", partitions)
-    outbound = await cluster.outbound(OutboundSpec("t", sender="sdk", stamp_origin=stamp_origin))
+    outbound = await cluster.outbound(OutboundSpec("t", sender="sdk", stamp_origin=stamp_origin, keep_units=True))
     assert isinstance(outbound, LogOutbound)
     return outbound
 
@@ -86,7 +86,7 @@ async def test_a_send_that_mixes_stored_and_new_messages_in_a_row_fails_with_tho
     """If the later send was stored, nobody could tell any more that messages of the failed one are missing."""
     cluster = await open_log()
     outbound = await sdk_outbound(cluster)
-    other = await cluster.outbound(OutboundSpec("t", sender="other", stamp_origin=False))
+    other = await cluster.outbound(OutboundSpec("t", sender="other", stamp_origin=False, keep_units=True))
     await outbound.send(0, messages_of(0, 5))
     mixed, later, others = (
         outbound.send(0, messages_of(3, 8)),
@@ -169,7 +169,7 @@ async def test_refused_messages_leave_no_hole_in_what_is_known(open_log: OpenLog
 async def test_senders_and_partitions_are_apart(open_log: OpenLog) -> None:
     cluster = await open_log()
     outbound = await sdk_outbound(cluster, partitions=3)
-    other = await cluster.outbound(OutboundSpec("t", sender="other", stamp_origin=False))
+    other = await cluster.outbound(OutboundSpec("t", sender="other", stamp_origin=False, keep_units=True))
     await outbound.send(0, messages_of(0, 3))
     await outbound.send(2, messages_of(3, 5))
     await other.send(0, messages_of(10, 11))
