@@ -275,8 +275,8 @@ class Batch:
     def units(self) -> Sequence[Unit] | None:
         """The stored units that the messages come from, all in the format `format`; None if they have no such form.
 
-        Reading can resume where a unit begins. The first unit may begin before `first`, and at the end of a range the last one may
-        end after `next`: see `Unit.left_out`. A batch of a lane, or of a reader without an end, ends with a unit.
+        Reading can resume where a unit begins. The first unit may begin before `first`, and at the end of a range the last one
+        may end after `next`: see `Unit.left_out`. A batch of a lane, or of a reader without an end, ends with a unit.
         """
         return None if self._units is None else self._units()
 

@@ -100,7 +100,7 @@ class ShareEncoder:
             elif len(unit.data) > max_bytes:
                 problem = f"the unit has {len(unit.data)} bytes; the log accepts at most {max_bytes} (max_message_bytes)"
                 encoded.fail_next(unit.message_count, problem)
-            elif unit.message_count:  # one without messages would have no offset
+            else:
                 first = _offset(unit.position) if has_sequence else None
                 last = None if first is None else first + unit.message_count - 1
                 encoded.add([NewRow(unit.message_count, unit.data, unit_format, first, last)], unit.message_count)

@@ -138,14 +138,6 @@ async def test_a_thousand_units_are_one_append(open_log: OpenLog, monkeypatch: p
     assert groups == [[1000]]
 
 
-async def test_units_without_messages_have_no_offset(open_log: OpenLog) -> None:
-    cluster = await open_log()
-    outbound = await outbound_of(cluster)
-    receipt = await outbound.send(0, Share(line_batch(line_unit(0), Unit(b"marker", 0, None), line_unit(1))))
-    assert receipt.positions == [(0,), (1,)]
-    assert payloads(await batches_of(cluster)) == [b"0", b"1"]
-
-
 async def test_a_format_that_is_not_installed_is_a_defect_with_the_bytes(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
