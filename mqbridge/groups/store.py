@@ -6,10 +6,12 @@ flush: those messages are delivered again.
 """
 
 import asyncio
+import contextlib
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +24,8 @@ log = logging.getLogger(__name__)
 
 FLUSH_S = 0.1
 """Time for which changes are collected before they are written."""
+FLUSH_RATIO = 10
+"""A flush that takes long is followed by a pause of this many times its duration, so that flushes take a tenth of the time."""
 RETRY_S = 1.0
 """Pause after a failed flush."""
 CLOSE_RETRY_S = 0.05
@@ -69,6 +73,8 @@ class GroupStore:
             ) from error
         self._changed: dict[GroupKey, Callable[[], Acknowledged] | None] = {}
         """Partitions whose state has changed, with the function that returns it; None: it is deleted."""
+        self._flushing: dict[GroupKey, Callable[[], Acknowledged] | None] = {}
+        """Those that the running flush writes."""
         self._flush_task: asyncio.Task[None] | None = None
         self._db_lock = threading.Lock()
         """Held by the thread that uses the connection."""
@@ -77,26 +83,31 @@ class GroupStore:
 
     def load(self, key: GroupKey) -> Acknowledged | None:
         """Return the state of a partition; None if nothing is known of it."""
-        changed = self._changed.get(key, self)
-        if changed is self:
-            return self._states.get(key)
-        return None if changed is None else changed()  # type: ignore[operator]
+        for changes in (self._changed, self._flushing):
+            if key in changes:
+                make_state = changes[key]
+                return None if make_state is None else make_state()
+        return self._states.get(key)
 
     def groups(self, listener: str, cluster: str, topic: str) -> list[str]:
         """Return the names of the groups that have a state in a topic."""
-        known = [key for key in self._states if self._changed.get(key, self) is not None]
-        known += [key for key, state in self._changed.items() if state is not None]
-        return sorted({key.group for key in known if key[:3] == (listener, cluster, topic)})
+        known = {key for key in self._states if key[:3] == (listener, cluster, topic)}
+        for changes in (self._flushing, self._changed):
+            known |= {key for key, state in changes.items() if state is not None and key[:3] == (listener, cluster, topic)}
+            known -= {key for key, state in changes.items() if state is None}
+        return sorted({key.group for key in known})
 
     def record(self, key: GroupKey, state: Callable[[], Acknowledged]) -> None:
-        """Write the state that this function returns, within FLUSH_S; the function is called then."""
-        self._changed[key] = state
-        self._schedule(FLUSH_S)
+        """Write the state that this function returns, within FLUSH_S; the function is called then. After `close` it is lost."""
+        if not self._closed:
+            self._changed[key] = state
+            self._schedule(FLUSH_S)
 
     def delete(self, key: GroupKey) -> None:
         """Delete the state of a partition."""
-        self._changed[key] = None
-        self._schedule(FLUSH_S)
+        if not self._closed:
+            self._changed[key] = None
+            self._schedule(FLUSH_S)
 
     async def close(self, deadline: float | None = None) -> None:
         """Write what has changed, trying until the deadline (loop time; None: CLOSE_S (30 s) from now), and close the file."""
@@ -119,23 +130,30 @@ class GroupStore:
             self._flush_task = spawn(self._flush_later(delay_s), "flush of acknowledged messages")
 
     async def _flush_later(self, delay_s: float) -> None:
-        await asyncio.sleep(delay_s)
-        is_written = await self._flush()
-        self._flush_task = None
-        if self._changed:
-            self._schedule(FLUSH_S if is_written else RETRY_S)
+        is_written = False
+        try:
+            await asyncio.sleep(delay_s)
+            started = time.monotonic()
+            is_written = await self._flush()
+            delay_s = max(FLUSH_S, FLUSH_RATIO * (time.monotonic() - started))
+        finally:
+            self._flush_task = None
+            if self._changed:
+                self._schedule(delay_s if is_written else RETRY_S)
 
     async def _flush(self) -> bool:
-        """Write all changes in one transaction; return False after a failure, which keeps those that have not changed again."""
-        changed, self._changed = self._changed, {}
-        states = {key: None if state is None else state() for key, state in changed.items()}
-        for key, state in states.items():
-            if state is None:
-                self._states.pop(key, None)
-            else:
-                self._states[key] = state
-        encoded = {key: None if state is None else state.encode() for key, state in states.items()}
+        """Write all changes in one transaction; return False after a failure, which keeps those that have not changed again.
+
+        A state that cannot be made or encoded is a bug: it is logged, and only its own partition is left out.
+        """
+        changed = self._flushing = self._changed
+        self._changed = {}
+        encoded: dict[GroupKey, bytes | None] = {}
         try:
+            for key, state in changed.items():
+                with _logged_bugs(key):
+                    encoded[key] = self._encode(key, state)
+                await asyncio.sleep(0)  # a state of 10,000 units takes 10 ms
             await asyncio.shield(asyncio.to_thread(self._write, encoded))
         except sqlite3.Error as error:
             if not self._has_failed:
@@ -143,13 +161,24 @@ class GroupStore:
             self._has_failed = True
             self._changed = changed | self._changed
             return False
-        except asyncio.CancelledError:
+        except BaseException:
             self._changed = changed | self._changed  # it may have been written; a second time does no harm
             raise
+        finally:
+            self._flushing = {}
         if self._has_failed:
             log.warning("the state file %s can be written again", self._path)
         self._has_failed = False
         return True
+
+    def _encode(self, key: GroupKey, make_state: Callable[[], Acknowledged] | None) -> bytes | None:
+        """Return the state of a partition as it is written, and keep it in memory; None if it is deleted."""
+        if make_state is None:
+            self._states.pop(key, None)
+            return None
+        state = make_state()
+        self._states[key] = state
+        return state.encode()
 
     def _write(self, states: Mapping[GroupKey, bytes | None]) -> None:
         with self._db_lock, self._db:
@@ -165,3 +194,12 @@ class GroupStore:
     def _close(self) -> None:
         with self._db_lock:
             self._db.close()
+
+
+@contextlib.contextmanager
+def _logged_bugs(key: GroupKey) -> Iterator[None]:
+    """Log any error, and go on."""
+    try:
+        yield
+    except Exception:
+        log.exception("what group %s has acknowledged of %s/%s cannot be recorded", key.group, key.topic, key.partition)

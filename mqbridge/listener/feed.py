@@ -16,11 +16,13 @@ A unit is in one of four states:
         (time passes)        DELAYED -> QUEUED
         acknowledge          QUEUED, OUT, DELAYED -> DONE, when its last message is acknowledged
 
-A seek, a lost partition and `close` forget all units: what a consumer does with them later has no effect.
+A seek, a lost partition and `detach` forget all units: what a consumer does with them later has no effect.
 
-Numbers of units ascend, but need not be consecutive. What is acknowledged behind the prefix is recorded in a `GroupStore`, so
-that a restart delivers only the rest. If the source then resumes before the recorded mark, somebody has moved the group back, and
-the record does not count.
+What this rests on: numbers ascend within an ordered source, but need not be consecutive; a batch ends with a unit; a consumer
+gives a unit back at most once for each time that it took it. An ordered source that delivers again what it has delivered counts
+as one that begins anew.
+
+What is acknowledged behind the prefix is recorded, so that a restart delivers only the rest: see `progress`.
 """
 
 import asyncio
@@ -28,85 +30,20 @@ import heapq
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import Enum
 from typing import NamedTuple
 
 from mqbridge.adapter.numbering import Numbering
-from mqbridge.errors import ClusterError, GapError, LaneRevoked
-from mqbridge.groups.acknowledged import Acknowledged, ranges_of
+from mqbridge.errors import ClusterError, GapError, LaneRevoked, LocalProtocolError
+from mqbridge.groups.acknowledged import Acknowledged
 from mqbridge.groups.store import GroupKey, GroupStore
+from mqbridge.listener.delivered import Delivered, HeldBatch, State
 from mqbridge.listener.limits import UnacknowledgedBytes
+from mqbridge.listener.progress import Progress
 from mqbridge.listener.sources import FeedSource
 from mqbridge.message import Batch, Message, Position, Unit
-from mqbridge.net.tasks import cancel, spawn
+from mqbridge.net.tasks import cancel, mark_error_retrieved, spawn
 
 log = logging.getLogger(__name__)
-
-
-class State(Enum):
-    """The state of a unit, see the table above."""
-
-    QUEUED = "queued"
-    OUT = "out"
-    DELAYED = "delayed"
-    DONE = "done"
-
-
-class HeldBatch:
-    """A batch whose bytes are held until all of its units are DONE: its units refer to them."""
-
-    __slots__ = ("batch", "open_units", "size")
-
-    def __init__(self, batch: Batch, size: int) -> None:
-        """`size` are the bytes that it holds."""
-        self.batch, self.size = batch, size
-        self.open_units = 0
-        """Number of its units that are not DONE."""
-
-
-class Delivered:
-    """A unit of a feed, or a message that was stored without one.
-
-    number      number of its first message; that of message k is `number + k`
-    count       number of messages
-    unit        the stored unit, in the format of the feed; None if there is none
-    message     the message, if there is no unit
-    remaining   bits of the messages that are not acknowledged
-    deliveries  number of deliveries before this one that count
-    """
-
-    __slots__ = (
-        "count",
-        "deliveries",
-        "end",
-        "end_index",
-        "generation",
-        "held",
-        "message",
-        "number",
-        "remaining",
-        "size",
-        "state",
-        "unit",
-    )
-
-    def __init__(
-        self, number: int, content: Unit | Message, held: HeldBatch, first_index: int, end: Position, generation: int
-    ) -> None:
-        """`first_index` is the index of its first message in the batch, `end` the position after it."""
-        if isinstance(content, Unit):
-            self.unit: Unit | None = content
-            self.message: Message | None = None
-            self.count, self.size, self.deliveries = content.message_count, len(content.data), 0
-            self.remaining = ((1 << self.count) - 1) & ~content.left_out
-        else:
-            self.unit, self.message = None, content
-            self.count, self.size, self.deliveries = 1, len(content.payload or b""), content.delivery_count
-            self.remaining = 1
-        self.number, self.held, self.end, self.generation = number, held, end, generation
-        self.end_index = first_index + self.remaining.bit_count()
-        """Index in the batch after its last message; messages that are left out of the batch do not count."""
-        self.state = State.QUEUED
 
 
 class FeedCounters:
@@ -139,35 +76,42 @@ class Feed:
         self._format, self._numbering = format_name, numbering
         self._store, self._limits = store, limits
         self._source: FeedSource | None = None
+        self._pump: asyncio.Task[None] | None = None
+        """The task that reads the source; None without a source, and while a seek moves it."""
+        self._loss_task: asyncio.Task[None] | None = None
+        """The task that notices that the source is lost."""
+        self._releases: set[asyncio.Task[None]] = set()
+        """Tasks that release earlier sources."""
+        self._seek_lock = asyncio.Lock()
         self._units: deque[Delivered] = deque()
         """All units from the oldest one that is not DONE to the newest, in order."""
         self._by_number: dict[int, Delivered] = {}
-        """The units of `_units` that are not DONE."""
+        """The units of `_units`."""
         self._fresh: deque[Delivered] = deque()
         """Units that were never taken; some may be DONE."""
         self._again: list[tuple[int, Delivered]] = []
-        """A heap of units that were given back, by number; some may be DONE or DELAYED or OUT again."""
+        """A heap of units that were given back, by number; some may be DONE."""
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        """Timers of units that were given back with a delay, by number."""
         self._span = self._held_bytes = 0
         """Messages in `_units`, and bytes of their batches that have units which are not DONE."""
-        self._mark: Position | None = None
-        """Position before which everything is acknowledged; None while it is not known."""
-        self._known: Acknowledged | None = None
-        """What was recorded before the source was attached, as long as units that it knows may come."""
-        self._generation = 0
-        """Number of seeks and attached sources: units of earlier ones do not count."""
-        self._watchers: set[Callable[[], None]] = set()
-        self._may_read = asyncio.Event()
-        """Set when a consumer found nothing to take, and there is room."""
-        self._is_wanted = False
-        self._tasks: list[asyncio.Task[None]] = []
-        """The tasks that read the source, and notice that it is lost; none without a source."""
+        self._last = -1
+        """Number of the newest unit that the source has delivered; -1 before the first."""
         self._all_acknowledged = asyncio.Event()
         """Set while there are no units."""
         self._all_acknowledged.set()
-        self._commit_scheduled = False
+        self._progress = Progress(key, None)
+        """How far the group has come with the present source."""
+        self._generation = 0
+        """Number of seeks and of ended sources: units of earlier ones do not count."""
+        self._watchers: set[Callable[[], None]] = set()
+        self._may_read = asyncio.Event()
+        """Set when the pump has to check again whether it may read."""
+        self._is_wanted = False
+        """True if a consumer found nothing to take since the last batch that had something."""
+        self._commit_scheduled = self._wake_scheduled = False
         self._uncommitted: list[tuple[Batch, int]] = []
         """Batches, with the number of their messages up to which everything is acknowledged, not passed to the source yet."""
-        self._wake_scheduled = False
 
     # --- the source -------------------------------------------------------------------------------------------------
 
@@ -179,65 +123,70 @@ class Feed:
     @property
     def caught_up(self) -> bool:
         """True if every message that the source had at the last look was taken."""
-        return self._source is not None and self._source.caught_up and not self._fresh and not self._again
+        return self._source is not None and self._source.caught_up and self._next() is None
 
     def attach(self, source: FeedSource, begin: Position | None = None) -> None:
         """Read this source from now on; `begin` is the position of its first message, if that is known.
 
         An earlier source was detached or lost before.
         """
-        assert self._source is None  # noqa: S101 - a bug of the caller
-        self._generation += 1
-        self._source, self._mark = source, begin
-        self._known = None if self._store is None else self._store.load(self.key)
-        if begin is not None and self._known is not None and self._known.mark != begin:
-            self._known = None  # the group was moved
+        if self._source is not None:
+            raise LocalProtocolError(f"the feed of {source.partition} has a source already")
+        self._source, self.problem = source, None
+        self._progress = self._new_progress(source)
+        if begin is not None:
+            self._progress.begin_at(begin)
         self._start(source)
-
-    def _start(self, source: FeedSource) -> None:
-        name = f"feed of {source.partition} for {self.key.group}"
-        self._tasks = [spawn(self._read(source), name), spawn(self._wait_lost(source), name)]
+        self._loss_task = spawn(self._wait_lost(source), f"loss of {source.partition} for {self.key.group}")
         self._wake()
 
+    def _new_progress(self, source: FeedSource) -> Progress:
+        return Progress(self.key, None if source.is_individual else self._store)
+
+    def _start(self, source: FeedSource) -> None:
+        self._pump = spawn(self._read(source), f"feed of {source.partition} for {self.key.group}")
+
     async def detach(self, deadline: float | None = None) -> None:
-        """Give the source up; the units that are out do not count any more."""
+        """Give the source up, and wait until it is released; the units that are out do not count any more."""
+        if self._source is not None:
+            self._end(self._source, deadline)
+        if self._releases:
+            await asyncio.wait(self._releases)
+
+    def _end(self, source: FeedSource, deadline: float | None = None) -> None:
+        """Commit, forget the source and its units, and release it in the background."""
+        if self._source is not source:
+            return
         self._commit()
-        tasks, self._tasks = self._tasks, []
-        await cancel(*tasks)
-        if (source := self._source) is not None:
-            self._end(source)
-            await source.release(deadline)
-
-    def _end(self, source: FeedSource) -> None:
-        """Forget the source and its units."""
-        if self._source is source:
-            state, self._source = self._recorded_state(), None
-            self._forget(state)
-            self._wake()
-
-    def _recorded_state(self) -> Acknowledged | None:
-        """Return what is to be recorded now; None if nothing is."""
-        if self._store is None or self._mark is None or self._source is None or self._source.is_individual:
-            return None
-        return self.state()
+        state = self.state()
+        tasks = [self._pump, self._loss_task]
+        self._source = self._pump = self._loss_task = None
+        self._forget(state)
+        self._wake()
+        others = [task for task in tasks if task is not asyncio.current_task()]
+        release = spawn(_release(source, deadline, others), f"release of {source.partition} for {self.key.group}")
+        self._releases.add(release)
+        release.add_done_callback(self._releases.discard)
 
     def _forget(self, state: Acknowledged | None) -> None:
         """Forget all units, and record this state instead of what follows from them."""
-        if state is not None and self._store is not None:
-            self._store.record(self.key, lambda: state)
-        self._all_acknowledged.set()
+        self._progress.end(state)
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
         self._limits.unacknowledged.release(self._held_bytes)
         self._units.clear()
         self._by_number.clear()
         self._fresh.clear()
         self._again.clear()
         self._span = self._held_bytes = 0
+        self._last = -1
+        self._all_acknowledged.set()
         self._generation += 1
-        self._mark = self._known = None
         self._uncommitted = []
 
     async def _read(self, source: FeedSource) -> None:
-        """Read batches while consumers want them and there is room, until the source is lost or detached."""
+        """Read batches while consumers want them and there is room, until the source is lost, detached or moved."""
         try:
             while True:
                 await self._wait_for_room()
@@ -246,23 +195,25 @@ class Feed:
                 except GapError as gap:
                     await self._skip(source, gap)
                 else:
-                    self._add(batch)
+                    self._add(source, batch)
         except LaneRevoked:
             self._end(source)
         except ClusterError as error:
-            self.problem = str(error)
-            log.warning(
-                "feed of %s, group %s, stops until the partition is read anew: %s", source.partition, self.key.group, error
-            )
+            log.warning("group %s stops reading %s until it is assigned anew: %s", self.key.group, source.partition, error)
+            self._fail(source, error)
+        except Exception as error:  # a bug of the adapter or of ours must not look like a partition without messages
+            log.exception("group %s stops reading %s until it is assigned anew", self.key.group, source.partition)
+            self._fail(source, error)
+
+    def _fail(self, source: FeedSource, error: Exception) -> None:
+        if self._source is source:
+            self.problem = str(error) or repr(error)
             self._end(source)
-            await source.release()
 
     async def _wait_lost(self, source: FeedSource) -> None:
         """End the source as soon as it is lost, also while it is not read."""
         await source.lost.wait()
-        tasks, self._tasks = self._tasks, []
         self._end(source)
-        await cancel(*(task for task in tasks if task is not asyncio.current_task()))
 
     async def _wait_for_room(self) -> None:
         """Wait until consumers have taken everything that was read, and the limits permit to read more."""
@@ -288,53 +239,84 @@ class Feed:
         log.warning("group %s continues without lost messages of %s: %s", self.key.group, source.partition, gap)
         await source.seek(gap.resume)
 
-    def _add(self, batch: Batch) -> None:
+    # --- what the source delivers -------------------------------------------------------------------------------------
+
+    def _add(self, source: FeedSource, batch: Batch) -> None:
         """Queue the units of a batch, or its messages, without those that are acknowledged already."""
         self.problem = None
-        if self._mark is None:
-            self._begin_at(batch.first)
-        units = batch.units if batch.has_units and batch.format == self._format else None
-        contents: Sequence[Unit | Message] = batch.messages if units is None else units
-        held = HeldBatch(batch, batch.held_bytes if units is not None else batch.held_bytes + batch.size)
-        ends = [content.position for content in contents[1:]] + [batch.next]
-        index = 0
-        for content, end in zip(contents, ends, strict=True):
-            delivered = Delivered(self._numbering.number(content.position), content, held, index, end, self._generation)
-            index = delivered.end_index
-            self._add_unit(delivered)
-        self._is_wanted = not self._fresh  # if all of it was acknowledged before, the consumers wait for the next batch
+        units = self._units_of(batch)
+        if not units:
+            return
+        if not source.is_individual and units[0].number <= self._last:
+            self._begin_anew(source)
+            for delivered in units:
+                delivered.generation = self._generation
+        if self._progress.mark is None:
+            self._progress.begin_at(batch.first)
+        for delivered in units:
+            self._add_unit(source, delivered)
+        held = units[0].held
         if held.open_units:
             self._held_bytes += held.size
             self._limits.unacknowledged.add(held.size)
+        self._is_wanted = not self._fresh  # if all of it was acknowledged before, the consumers wait for the next batch
         self._advance()
         self._wake()
 
-    def _begin_at(self, first: Position) -> None:
-        """Begin at the first message of a source: what is recorded counts unless the group was moved back behind the record."""
-        self._mark = first
-        if self._known is not None and first < self._known.mark:
-            self._known = None
+    def _units_of(self, batch: Batch) -> list[Delivered]:
+        """Return the units of a batch, or its messages. Raises an error of the batch before anything has changed."""
+        units = batch.units if batch.has_units and batch.format == self._format else None
+        contents: Sequence[Unit | Message] = batch.messages if units is None else units
+        held = HeldBatch(batch, batch.held_bytes if units is not None else batch.held_bytes + batch.size)
+        ends = [content.position for content in contents[1:]]
+        found: list[Delivered] = []
+        index = 0
+        for content, end in zip(contents, [*ends, batch.next][: len(contents)], strict=True):
+            number = self._numbering.number(content.position)
+            found.append(Delivered(number, content, held, index, end, self._generation))
+            index = found[-1].end_index
+        if index != batch.count:
+            raise LocalProtocolError(f"a batch of {batch.count} messages of {batch.partition} has units with {index}")
+        return found
 
-    def _add_unit(self, delivered: Delivered) -> None:
-        """Add a unit, as DONE if it is acknowledged already. One that is here already is not added.
+    def _begin_anew(self, source: FeedSource) -> None:
+        """Take note that the source delivers again what it has delivered: it has begun anew, perhaps at another connection."""
+        log.info("group %s: %s is delivered again from an earlier message on", self.key.group, source.partition)
+        state = self.state()
+        self._forget(state)
+        self._progress = self._new_progress(source)
+        if state is not None:
+            self._progress.continue_with(state)
 
-        A source that delivers messages in any order may deliver one again after it has lost its connection.
-        """
-        if delivered.number in self._by_number:
+    def _add_unit(self, source: FeedSource, delivered: Delivered) -> None:
+        """Add a unit, as DONE if it is acknowledged already."""
+        if (existing := self._by_number.get(delivered.number)) is not None:
+            self._deliver_again(source, existing, delivered)
             return
-        if self._known is not None:
-            delivered.remaining &= ~self._known.acknowledged_bits(delivered.number, delivered.count)
-            if delivered.number >= self._known.last:
-                self._known = None
+        self._last = max(self._last, delivered.number)
+        delivered.remaining &= ~self._progress.acknowledged_before(delivered)
         self._units.append(delivered)
+        self._by_number[delivered.number] = delivered
         self._all_acknowledged.clear()
         self._span += delivered.count
         if delivered.remaining:
             delivered.held.open_units += 1
-            self._by_number[delivered.number] = delivered
             self._fresh.append(delivered)
         else:
-            delivered.state, delivered.unit, delivered.message = State.DONE, None, None
+            delivered.finish()
+
+    def _deliver_again(self, source: FeedSource, existing: Delivered, again: Delivered) -> None:
+        """Acknowledge a unit that is here already by its newest delivery from now on, or at once if it is DONE.
+
+        A source of single messages delivers them again after it has lost its connection, in any order.
+        """
+        existing.held.is_whole = again.held.is_whole = False
+        if existing.state is State.DONE:
+            source.acknowledge_some(again.held.batch, again.indexes_in_batch(again.remaining), is_last=False)
+            return
+        self._close_unit(existing.held)
+        existing.held, existing.end_index, existing.end = again.held, again.end_index, again.end
+        existing.held.open_units += 1
 
     # --- consumers --------------------------------------------------------------------------------------------------
 
@@ -389,12 +371,13 @@ class Feed:
 
     def _call_watchers(self) -> None:
         self._wake_scheduled = False
-        for wake in list(self._watchers):
-            wake()
+        for wake in self._watchers:
+            asyncio.get_running_loop().call_soon(wake)  # by itself: an error in one does not keep the others from being called
 
     def find(self, number: int) -> Delivered | None:
         """Return the unit with this number that is not acknowledged; None if there is none."""
-        return self._by_number.get(number)
+        delivered = self._by_number.get(number)
+        return None if delivered is None or delivered.state is State.DONE else delivered
 
     def acknowledge(self, delivered: Delivered, bits: int | None = None) -> None:
         """Acknowledge the messages of a unit whose bits are set; None: all of them. Units that are forgotten do not count."""
@@ -405,9 +388,10 @@ class Feed:
     def acknowledge_to(self, number: int) -> None:
         """Acknowledge every message whose number is smaller than this one."""
         for delivered in self._units:
-            if delivered.number >= number:
-                break
-            self._acknowledge(delivered, (1 << min(delivered.count, number - delivered.number)) - 1)
+            if delivered.number < number:
+                self._acknowledge(delivered, (1 << min(delivered.count, number - delivered.number)) - 1)
+            elif self._source is not None and not self._source.is_individual:
+                break  # numbers ascend
         self._advance()
 
     def _acknowledge(self, delivered: Delivered, bits: int) -> None:
@@ -416,17 +400,22 @@ class Feed:
             return
         self.counters.acknowledged += bits.bit_count()
         delivered.remaining &= ~bits
-        if not delivered.remaining:
-            del self._by_number[delivered.number]
-            delivered.held.open_units -= 1
-        source = self._source
+        held, source = delivered.held, self._source
         if source is not None and source.is_individual:
-            source.acknowledge_some(delivered.held.batch, _indexes(delivered, bits), is_last=not delivered.held.open_units)
-        if not delivered.held.open_units:
-            self._held_bytes -= delivered.held.size
-            self._limits.unacknowledged.release(delivered.held.size)
+            is_last = held.is_whole and held.open_units == 1 and not delivered.remaining
+            source.acknowledge_some(held.batch, delivered.indexes_in_batch(bits), is_last=is_last)
         if not delivered.remaining:
-            delivered.state, delivered.unit, delivered.message = State.DONE, None, None
+            delivered.finish()
+            self._close_unit(held)
+
+    def _close_unit(self, held: HeldBatch) -> None:
+        """Count one open unit of a batch less; without any, its bytes are not held any more."""
+        held.open_units -= 1
+        if not held.open_units:
+            self._held_bytes -= held.size
+            self._limits.unacknowledged.release(held.size)
+            if self._source is not None and not self._source.needs_contents:
+                held.batch.drop_contents()
 
     def give_back(self, delivered: Delivered, *, counted: bool, delay_s: float = 0.0) -> None:
         """Deliver a unit that is OUT again, after `delay_s`; with `counted`, this delivery counts as one."""
@@ -436,15 +425,20 @@ class Feed:
         self.counters.redelivered += counted
         if delay_s > 0:
             delivered.state = State.DELAYED
-            asyncio.get_running_loop().call_later(delay_s, self._queue_again, delivered, delivered.generation)
+            loop = asyncio.get_running_loop()
+            self._timers[delivered.number] = loop.call_later(delay_s, self._on_due, delivered)
         else:
-            self._queue_again(delivered, delivered.generation)
+            self._queue_again(delivered)
 
-    def _queue_again(self, delivered: Delivered, generation: int) -> None:
-        if generation == self._generation and delivered.state in {State.OUT, State.DELAYED}:
-            delivered.state = State.QUEUED
-            heapq.heappush(self._again, (delivered.number, delivered))
-            self._wake()
+    def _on_due(self, delivered: Delivered) -> None:
+        del self._timers[delivered.number]
+        if delivered.state is State.DELAYED:
+            self._queue_again(delivered)
+
+    def _queue_again(self, delivered: Delivered) -> None:
+        delivered.state = State.QUEUED
+        heapq.heappush(self._again, (delivered.number, delivered))
+        self._wake()
 
     # --- what is acknowledged ---------------------------------------------------------------------------------------
 
@@ -452,16 +446,17 @@ class Feed:
         """Forget the units of the acknowledged prefix, and commit it soon."""
         while self._units and self._units[0].state is State.DONE:
             delivered = self._units.popleft()
+            del self._by_number[delivered.number]
             self._span -= delivered.count
-            self._mark = delivered.end
+            self._progress.pass_over(delivered)
             batch = delivered.held.batch
             if self._uncommitted and self._uncommitted[-1][0] is batch:
                 self._uncommitted.pop()
             self._uncommitted.append((batch, delivered.end_index))
         if not self._units:
             self._all_acknowledged.set()
-        if self._store is not None and self._mark is not None and self._source is not None and not self._source.is_individual:
-            self._store.record(self.key, self.state)
+        if self._source is not None:
+            self._progress.record(self.state)
         if self._uncommitted and not self._commit_scheduled:
             self._commit_scheduled = True
             asyncio.get_running_loop().call_soon(self._commit)
@@ -476,44 +471,50 @@ class Feed:
             for batch, count in uncommitted:
                 self._source.acknowledge(batch, count)
 
-    def state(self) -> Acknowledged:
-        """Return what is acknowledged, as it is recorded."""
-        assert self._mark is not None  # noqa: S101 - it is recorded only once something was read
-        ranges = ranges_of((each.number, each.state is State.DONE) for each in self._units)
-        partial = {
-            each.number: ((1 << each.count) - 1) & ~each.remaining
-            for each in self._units
-            if each.state is not State.DONE and each.remaining != (1 << each.count) - 1
-        }
-        return Acknowledged(self._mark, ranges, partial)
+    def state(self) -> Acknowledged | None:
+        """Return what is acknowledged, as it is recorded; None while the position of the group is not known."""
+        return self._progress.state(self._units, self._last)
 
     # --- seek ---------------------------------------------------------------------------------------------------------
 
     async def seek(self, position: Position) -> None:
         """Continue at this position; the units that are out do not count any more.
 
-        Raises LaneRevoked, and ClusterError if the source cannot: then nothing has changed.
+        It goes on if the caller is cancelled. Raises LaneRevoked, and ClusterError if the source cannot: then nothing changes.
         """
-        source = self._source
-        if source is None:
-            raise LaneRevoked(f"partition {self.key.partition} of topic {self.key.topic} is not held by this gateway")
-        tasks, self._tasks = self._tasks, []
-        await cancel(*tasks)  # a batch that is received while the source moves could be of either side
-        try:
-            await source.seek(position)
-            if self._source is source:
+        task = spawn(
+            self._seek(position), f"seek in {self.key.topic}/{self.key.partition} for {self.key.group}", log_errors=False
+        )
+        task.add_done_callback(mark_error_retrieved)
+        await asyncio.shield(task)
+
+    async def _seek(self, position: Position) -> None:
+        async with self._seek_lock:
+            source = self._held_source()
+            pump, self._pump = self._pump, None
+            await cancel(pump)  # a batch that is received while the source moves could be of either side
+            try:
+                await source.seek(position)
+                if self._held_source() is not source:
+                    raise LaneRevoked(f"{source.partition} was released while the group was moved in it")
                 self._forget(None)
-                self._mark = position
+                self._progress = self._new_progress(source)
+                self._progress.move_to(position)
                 self._is_wanted = bool(self._watchers)
                 self._advance()
-        finally:
-            if self._source is source:
-                self._start(source)
+            finally:
+                if self._source is source:
+                    self._start(source)
+                    self._wake()
+
+    def _held_source(self) -> FeedSource:
+        """Return the source. Raises LaneRevoked if there is none."""
+        if self._source is None:
+            raise LaneRevoked(f"partition {self.key.partition} of topic {self.key.topic} is not held by this gateway")
+        return self._source
 
 
-def _indexes(delivered: Delivered, bits: int) -> list[int]:
-    """Return the indexes in the batch of the messages with these bits; messages that are left out of the batch have none."""
-    left_out = 0 if delivered.unit is None else delivered.unit.left_out
-    in_batch = [bit for bit in range(delivered.count) if not left_out >> bit & 1]
-    first = delivered.end_index - len(in_batch)
-    return [first + index for index, bit in enumerate(in_batch) if bits >> bit & 1]
+async def _release(source: FeedSource, deadline: float | None, tasks: Sequence["asyncio.Task[None] | None"]) -> None:
+    """End the tasks that use a source, and release it."""
+    await cancel(*tasks)
+    await source.release(deadline)

@@ -1,5 +1,6 @@
 """Limits of a listener that its feeds share."""
 
+import asyncio
 from collections.abc import Callable
 
 GROUP_SHARE = 4
@@ -37,7 +38,7 @@ class UnacknowledgedBytes:
         if self._waiting and self.used < self.limit:
             waiting, self._waiting = self._waiting, {}
             for wake in waiting:
-                wake()
+                asyncio.get_running_loop().call_soon(wake)  # by itself: an error in one does not keep the others waiting
 
 
 class InFlightBytes:
@@ -69,4 +70,4 @@ class InFlightBytes:
         if self._waiting and not self.is_full:
             waiting, self._waiting = self._waiting, {}
             for wake in waiting:
-                wake()
+                asyncio.get_running_loop().call_soon(wake)  # by itself: an error in one does not keep the others waiting

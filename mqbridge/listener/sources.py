@@ -20,6 +20,8 @@ class FeedSource(Protocol):
     partition: Partition
     is_individual: bool
     """True if messages are acknowledged one by one, and what is acknowledged is never delivered again."""
+    needs_contents: bool
+    """True if batches have to keep their received form until they are acknowledged."""
     lost: asyncio.Event
     """Set when the partition does not belong to this gateway any more."""
 
@@ -45,6 +47,9 @@ class FeedSource(Protocol):
 
 class LaneSource:
     """A lane: the group is one of the backing cluster, which keeps its position."""
+
+    needs_contents = True
+    """Some adapters find in the received form what they acknowledge."""
 
     def __init__(self, lane: InboundLane, *, individual_ack: bool) -> None:
         self._lane = lane
@@ -83,7 +88,7 @@ class LaneSource:
 class ReaderSource:
     """A reader by position: the group is the gateway's own, and `groups` keeps its position."""
 
-    is_individual = False
+    is_individual = needs_contents = False
 
     def __init__(
         self, partition: Partition, open_reader: Callable[[Position], Awaitable[PartitionReader]], begin: Position
@@ -127,10 +132,14 @@ class ReaderSource:
         """Do nothing: messages are not acknowledged one by one."""
 
     async def seek(self, position: Position) -> None:
-        """Continue at this position, with the next `receive`."""
-        self._position = position
+        """Continue at this position. Raises ClusterError; reading then goes on where it was."""
         if self._reader is not None:
-            await self._reader.seek(position)
+            try:
+                await self._reader.seek(position)
+            except BaseException:
+                await self._close_reader(None)  # it may have moved; the next one is opened at the position before
+                raise
+        self._position = position
 
     async def release(self, deadline: float | None = None) -> None:
         """Close the reader."""

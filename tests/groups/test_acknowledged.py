@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mqbridge.groups.acknowledged import Acknowledged, ranges_of
 
-UNITS = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(0, 31)), max_size=40)
+UNITS = st.lists(st.tuples(st.sampled_from([1, 2, 5, 100]), st.integers(0, 3), st.integers(0, 1 << 100)), max_size=40)
 """Units as triples of their number of messages, the gap of numbers before them, and bits of acknowledged messages."""
 
 
@@ -19,7 +19,7 @@ def state_of(units: list[tuple[int, int, int]]) -> tuple[Acknowledged, list[tupl
         number += count
     whole = [(number, bits == (1 << count) - 1) for number, count, bits in numbered]
     partial = {number: bits for number, count, bits in numbered if 0 < bits < (1 << count) - 1}
-    return Acknowledged((7,), ranges_of(whole), partial), numbered
+    return Acknowledged((7,), (5,), ranges_of(whole), partial), numbered
 
 
 @given(UNITS)
@@ -34,12 +34,24 @@ def test_a_decoded_state_knows_every_unit(units: list[tuple[int, int, int]]) -> 
 
 
 def test_ten_thousand_isolated_units_are_small() -> None:
-    state = Acknowledged((0,), ranges_of((number, number % 2 == 0) for number in range(1 << 60, (1 << 60) + 20_000)))
+    state = Acknowledged((0,), (0,), ranges_of((number, number % 2 == 0) for number in range(1 << 60, (1 << 60) + 20_000)))
     assert len(state.ranges) == 10_000
     assert len(state.encode()) < 500_000
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'["x", [], []]', b'["1", 3, []]', b'["1", [[1]], []]', b"\xff"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}",
+        b"[1]",
+        b'["x", "1", [], []]',
+        b'["1", "1", 3, []]',
+        b'["1", "1", [[1]], []]',
+        b'["1", "1", [], [[1, 2]]]',
+        b"\xff",
+    ],
+)
 def test_anything_else_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         Acknowledged.decode(data)

@@ -30,7 +30,7 @@ async def until_written(path: Path, count: int) -> None:
 async def test_states_are_written_soon_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     store = GroupStore(path)
-    states = {key(number): Acknowledged((number,), ((number + 2, number + 5),), {number + 9: 5}) for number in range(20)}
+    states = {key(n): Acknowledged((n,), (0,), ((n + 2, n + 5),), {n + 9: 5 << 70}) for n in range(20)}
     for each, state in states.items():
         store.record(each, lambda state=state: state)  # type: ignore[misc]
         assert store.load(each) == state
@@ -48,11 +48,11 @@ async def test_states_are_written_soon_and_read_again(tmp_path: Path) -> None:
 
 async def test_the_state_at_the_time_of_the_flush_is_written(tmp_path: Path) -> None:
     store, marks = GroupStore(tmp_path / "state.db"), [1]
-    store.record(key(0), lambda: Acknowledged((marks[-1],)))
+    store.record(key(0), lambda: Acknowledged((marks[-1],), (0,)))
     marks.append(2)
     await store.close()
     again = GroupStore(tmp_path / "state.db")
-    assert again.load(key(0)) == Acknowledged((2,))
+    assert again.load(key(0)) == Acknowledged((2,), (0,))
     await again.close()
 
 
@@ -63,10 +63,10 @@ async def test_a_locked_file_delays_the_flush(tmp_path: Path, monkeypatch: pytes
     store = GroupStore(path)
     with contextlib.closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")
-        store.record(key(0), lambda: Acknowledged((1,)))
+        store.record(key(0), lambda: Acknowledged((1,), (0,)))
         await asyncio.sleep(0.3)  # several attempts fail meanwhile
-        store.record(key(1), lambda: Acknowledged((5,)))
-        assert store.load(key(0)) == Acknowledged((1,))
+        store.record(key(1), lambda: Acknowledged((5,), (0,)))
+        assert store.load(key(0)) == Acknowledged((1,), (0,))
         other.rollback()
     await until_written(path, 2)
     await store.close()
@@ -78,13 +78,32 @@ async def test_a_flush_that_cannot_succeed_ends_at_the_deadline(tmp_path: Path, 
     store = GroupStore(path)
     with contextlib.closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")
-        store.record(key(0), lambda: Acknowledged((1,)))
+        store.record(key(0), lambda: Acknowledged((1,), (0,)))
         async with asyncio.timeout(PATIENCE_S):
             await store.close(asyncio.get_running_loop().time() + 0.2)
         other.rollback()
     again = GroupStore(path)
     assert again.load(key(0)) is None
     await again.close()
+
+
+async def test_a_state_that_cannot_be_made_keeps_no_other_from_being_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> Acknowledged:
+        raise ZeroDivisionError
+
+    path = tmp_path / "state.db"
+    store = GroupStore(path)
+    store.record(key(0), fail)
+    store.record(key(1), lambda: Acknowledged((1,), (0,)))
+    await until_written(path, 1)
+    assert "cannot be recorded" in caplog.text
+    store.record(key(2), lambda: Acknowledged((2,), (0,)))
+    await until_written(path, 2)
+    await store.close()
+    store.record(key(3), lambda: Acknowledged((3,), (0,)))
+    assert store.load(key(3)) is None, "the store is closed"
 
 
 async def test_a_damaged_file_is_refused(tmp_path: Path) -> None:

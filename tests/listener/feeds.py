@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 
 from mqbridge.adapter.numbering import OffsetNumbering
 from mqbridge.groups.store import GroupKey, GroupStore
-from mqbridge.listener.feed import Delivered, Feed, FeedLimits
+from mqbridge.listener.delivered import Delivered
+from mqbridge.listener.feed import Feed, FeedLimits
 from mqbridge.listener.limits import UnacknowledgedBytes
 from mqbridge.listener.sources import FeedSource
 from tests.listener.scripted_source import FORMAT

@@ -13,7 +13,7 @@ PARTITION = Partition("log", "t", "0", 0)
 class ScriptedSource:
     """Positions are offsets. A unit of n messages takes n offsets; its data are their numbers."""
 
-    is_individual = False
+    is_individual = needs_contents = False
     partition = PARTITION
 
     def __init__(self, *, batch_units: int = 3) -> None:

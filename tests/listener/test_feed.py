@@ -1,6 +1,7 @@
 """What consumers of a feed get, what they acknowledge, and what comes again."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,14 @@ from mqbridge.adapter.numbering import OffsetNumbering
 from mqbridge.errors import ClusterError, LaneRevoked
 from mqbridge.groups.acknowledged import Acknowledged
 from mqbridge.groups.store import GroupStore
-from mqbridge.listener.feed import Feed, FeedLimits, State
+from mqbridge.listener import progress
+from mqbridge.listener.delivered import State
+from mqbridge.listener.feed import Feed, FeedLimits
 from mqbridge.listener.limits import UnacknowledgedBytes
-from mqbridge.message import Position
+from mqbridge.message import Batch, Position
 from tests.listener.feeds import KEY, feeding, make_feed, numbers, settle, take
 from tests.listener.scripted_source import FORMAT, ScriptedSource
+from tests.patience import PATIENCE_S
 
 
 async def test_units_are_taken_whole_and_messages_one_by_one() -> None:
@@ -152,14 +156,20 @@ async def test_a_restart_delivers_what_is_not_acknowledged(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("moved_to", [0, 5, 30])
-async def test_what_was_recorded_before_the_group_was_moved_does_not_count(tmp_path: Path, moved_to: int) -> None:
+async def test_what_was_recorded_before_the_group_was_moved_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved_to: int
+) -> None:
+    monkeypatch.setattr(progress, "CONFIRM_S", 0.0)
     store, source = GroupStore(tmp_path / "state.db"), ScriptedSource()
     source.store(*[1] * 40)
     async with feeding(source, store) as feed:
         for each in await take(feed, 20):
             if each.number < 10 or each.number % 2:
                 feed.acknowledge(each)
-    assert store.load(KEY) == Acknowledged((10,), tuple((number, number) for number in range(11, 20, 2)))
+        async with asyncio.timeout(PATIENCE_S):
+            while (state := feed.state()) is None or state.confirmed != (9,):  # the end of a batch
+                await asyncio.sleep(0.01)
+    assert store.load(KEY) == Acknowledged((10,), (9,), tuple((number, number) for number in range(11, 20, 2)))
     moved = source.resume()
     await moved.seek((moved_to,))
     async with feeding(moved, store) as feed:
@@ -178,7 +188,7 @@ async def test_a_seek_forgets_what_is_out(tmp_path: Path) -> None:
         for each in taken:
             feed.acknowledge(each)
             feed.give_back(each, counted=True)
-        assert store.load(KEY) == Acknowledged((3,))
+        assert store.load(KEY) == Acknowledged((3,), (3,))
         again = await take(feed, 17)
         assert [number for each in again for number in numbers(each)] == list(range(3, 20))
         assert [each.deliveries for each in again] == [0] * 9
@@ -299,3 +309,170 @@ async def test_detaching_commits_and_releases_the_source() -> None:
     await feed.detach()
     assert (source.committed, source.released, feed.is_held) == (2, True, False)
     assert [task for task in asyncio.all_tasks() if "feed of" in task.get_name()] == []
+
+
+async def test_a_crash_before_the_source_has_stored_its_position_repeats_only_what_is_not_acknowledged(tmp_path: Path) -> None:
+    store, source = GroupStore(tmp_path / "state.db"), ScriptedSource(batch_units=50)
+    source.store(*[1] * 100)
+    async with feeding(source, store) as feed:
+        for each in await take(feed, 90):
+            if each.number != 70:
+                feed.acknowledge(each)
+        await settle()
+        assert source.committed == 70
+    crashed = source.resume()
+    crashed.committed = crashed.next = 3
+    async with feeding(crashed, store) as feed:
+        assert [each.number for each in await take(feed, 11)] == [70, *range(90, 100)]
+    await store.close()
+
+
+async def test_what_is_recorded_stays_until_its_units_are_read_again(tmp_path: Path) -> None:
+    """A restart that reads little, or nothing, does not make the next one repeat what was acknowledged."""
+    store, source = GroupStore(tmp_path / "state.db"), ScriptedSource(batch_units=1)
+    source.store(*[2] * 20)
+    async with feeding(source, store) as feed:
+        for each in await take(feed, 30):
+            if each.number >= 8:
+                feed.acknowledge(each, 0b01 if each.number == 20 else None)
+    recorded = store.load(KEY)
+    assert recorded == Acknowledged((0,), (0,), ((8, 18), (22, 28)), {20: 1})
+    for count in (0, 2, 10):
+        source = source.resume()
+        async with feeding(source, store) as feed:
+            await take(feed, count)
+            await settle()
+        assert store.load(KEY) == recorded
+    source = source.resume()
+    async with feeding(source, store) as feed:
+        again = [number for each in await take(feed, 19) for number in numbers(each)]
+        assert again == [*range(8), 21, *range(30, 40)]
+    await store.close()
+
+
+async def test_a_source_that_delivers_again_is_read_as_one_that_begins_anew(tmp_path: Path) -> None:
+    store, source = GroupStore(tmp_path / "state.db"), ScriptedSource(batch_units=10)
+    source.store(*[1] * 10)
+    async with feeding(source, store) as feed:
+        taken = await take(feed, 6)
+        for each in taken[1:4]:
+            feed.acknowledge(each)
+        source.next = 0  # as after a lost connection
+        source.store(1)
+        for each in feed.take(4, 100):
+            feed.acknowledge(each)
+        again = await take(feed, 4)
+        assert [each.number for each in again] == [0, 4, 5, 10]
+        for each in [*taken, *again]:
+            feed.acknowledge(each)
+        await settle()
+        assert source.committed == 11
+    await store.close()
+
+
+async def test_two_seeks_and_a_cancelled_one_leave_one_reader() -> None:
+    source = ScriptedSource()
+    source.store(*[1] * 20)
+    async with feeding(source) as feed:
+        await take(feed, 3)
+        seeks = [asyncio.ensure_future(feed.seek((offset,))) for offset in (5, 9)]
+        cancelled = asyncio.ensure_future(feed.seek((12,)))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.gather(*seeks)
+        await settle()
+        assert [each.number for each in await take(feed, 8)] == list(range(12, 20)), "it goes on without its caller"
+        assert len([task for task in asyncio.all_tasks() if "feed of" in task.get_name()]) == 1
+
+
+async def test_a_source_may_be_attached_while_the_one_before_is_released() -> None:
+    may_end = asyncio.Event()
+
+    class SlowRelease(ScriptedSource):
+        async def release(self, deadline: float | None = None) -> None:
+            await super().release(deadline)
+            await may_end.wait()
+
+    first, second = SlowRelease(), ScriptedSource()
+    for each in (first, second):
+        each.store(*[1] * 5)
+    feed = make_feed()
+    feed.attach(first)
+    await take(feed, 2)
+    detaching = asyncio.ensure_future(feed.detach())
+    await settle()
+    feed.attach(second)
+    assert [each.number for each in await take(feed, 5)] == list(range(5))
+    assert not detaching.done()
+    may_end.set()
+    await detaching
+    assert feed.is_held
+    second.lost.set()
+    await settle()
+    assert not feed.is_held
+    await feed.detach()
+
+
+class BrokenSource(ScriptedSource):
+    """A source with a bug."""
+
+    async def receive(self) -> Batch:
+        if self.next:
+            raise ZeroDivisionError("a bug")
+        return await super().receive()
+
+
+async def test_a_bug_of_a_source_ends_it_with_a_reason(caplog: pytest.LogCaptureFixture) -> None:
+    source, feed = BrokenSource(), make_feed()
+    source.store(1)
+    feed.attach(source)
+    await take(feed, 1)
+    feed.take(1, 100)
+    await settle()
+    assert (feed.is_held, feed.problem, source.released) == (False, "a bug", True)
+    assert "ZeroDivisionError" in caplog.text
+    await feed.detach()
+
+
+async def test_an_error_in_a_watcher_keeps_no_other_from_being_called() -> None:
+    source, called = ScriptedSource(), []
+    loop = asyncio.get_running_loop()
+    errors: list[dict[str, object]] = []
+    loop.set_exception_handler(lambda _, context: errors.append(context))
+    async with feeding(source) as feed:
+        feed.watch(lambda: 1 // 0)
+        feed.watch(lambda: called.append(1))
+        await settle()
+    loop.set_exception_handler(None)
+    assert called
+    assert errors
+
+
+class IndividualSource(ScriptedSource):
+    """A source whose messages are acknowledged one by one, and come again in any order."""
+
+    is_individual = True
+
+    def __init__(self) -> None:
+        super().__init__(batch_units=3)
+        self.calls: list[tuple[int, list[int], bool]] = []
+
+    def acknowledge_some(self, batch: Batch, indexes: Sequence[int], *, is_last: bool) -> None:
+        self.calls.append((batch.first[0], list(indexes), is_last))
+
+
+async def test_messages_that_come_again_are_acknowledged_by_their_newest_delivery() -> None:
+    source = IndividualSource()
+    source.store(*[0] * 3)
+    async with feeding(source) as feed:
+        first, second, third = await take(feed, 3)
+        feed.acknowledge(third)
+        source.next = 1  # after a lost connection
+        source.store(0)
+        assert feed.take(1, 100) == []
+        (fourth,) = await take(feed, 1)
+        assert [each.number for each in (first, second, third, fourth)] == [0, 1, 2, 3]
+        for each in (fourth, second, first):
+            feed.acknowledge(each)
+        await settle()
+    assert source.calls == [(0, [2], False), (1, [1], False), (1, [2], False), (1, [0], False), (0, [0], False)]

@@ -18,7 +18,8 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.reader import PartitionReader
 from mqbridge.adapter.registry import find_format
 from mqbridge.groups.store import GroupKey, GroupStore
-from mqbridge.listener.feed import Delivered, Feed, FeedLimits
+from mqbridge.listener.delivered import Delivered
+from mqbridge.listener.feed import Feed, FeedLimits
 from mqbridge.listener.limits import READ_BYTES, UnacknowledgedBytes
 from mqbridge.listener.sources import LaneSource, ReaderSource
 from mqbridge.log.adapter.cluster import LogCluster
@@ -57,7 +58,7 @@ class Backing:
             await self.cluster.create(TOPIC, 1)
         self.outbound = await self.cluster.outbound(OutboundSpec(TOPIC, stamp_origin=False, keep_units=True))
         self.store = GroupStore(self.path / "state.db")
-        self.unacknowledged = UnacknowledgedBytes(64 << 10)
+        self.unacknowledged = UnacknowledgedBytes(1 << 20)
         self.feed = Feed(KEY, FORMAT, self.cluster.numbering, self.store, FeedLimits(self.unacknowledged, 500))
         if self.mode == "backing":
             self.inbound = await self.cluster.inbound(InboundSpec((TOPIC,), KEY.group, max_bytes=READ_BYTES))

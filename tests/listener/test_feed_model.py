@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqbridge.groups.store import GroupStore
-from mqbridge.listener.feed import Delivered, Feed
+from mqbridge.listener.delivered import Delivered
+from mqbridge.listener.feed import Feed
 from tests.listener.feeds import make_feed, numbers, settle
 from tests.listener.scripted_source import ScriptedSource
 
