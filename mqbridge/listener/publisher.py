@@ -15,7 +15,6 @@ accepts is stored in the dead-letter topic instead, and counts as stored: an SDK
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 
@@ -65,20 +64,16 @@ Done = Callable[[Stored], None]
 class Publication:
     """A batch that is being stored."""
 
-    __slots__ = ("_done", "batch", "partition", "send", "size", "stored")
+    __slots__ = ("batch", "done", "last", "partition", "send", "size", "stored")
 
-    def __init__(self, partition: int, batch: Batch, size: int, done: Done) -> None:
-        self.partition, self.batch, self.size = partition, batch, size
+    def __init__(self, partition: int, batch: Batch, done: Done, last: int) -> None:
+        """`last` is the producer's number of its last message; -1 if it has none."""
+        self.partition, self.batch, self.done, self.last = partition, batch, done, last
+        self.size = batch.held_bytes
         self.send: asyncio.Future[Receipt] | None = None
         """The outbound's future; None if nothing was sent."""
         self.stored: Stored | None = None
         """The answer, once it is known."""
-        self._done = done
-
-    def answer(self) -> None:
-        """Call the callback."""
-        assert self.stored is not None  # noqa: S101 - a bug of the publisher
-        self._done(self.stored)
 
 
 class State(Enum):
@@ -104,16 +99,19 @@ class Publisher:
     ) -> None:
         """`topic` names the topic in dead letters and errors: `cluster/topic`.
 
-        `last_sequence` is the number of the last message that the producer has stored, if it numbers its messages (see
-        `OutboundSpec.sender`): publications at or below it are not stored again.
+        `last_sequence` is the number of the last message that the producer has stored, -1 if none; None if it does not number its
+        messages (see `OutboundSpec.sender`). Messages at or below it are not stored again.
         """
         self.state = State.OPEN
         self.dead_letters = 0
         """Total number of messages that were stored as dead letters."""
         self.last_sequence = last_sequence
+        """Number of the last message that is stored; None if the producer does not number its messages."""
+        self._last_sent = -1 if last_sequence is None else last_sequence
+        """Number of the last message that was sent."""
         self._topic, self._outbound, self._in_flight = topic, outbound, in_flight
         self._open_dead_letters, self._in_order = open_dead_letters, in_order
-        self._pending: deque[Publication] = deque()
+        self._pending: dict[Publication, None] = {}
         """Publications that are not answered, in the order of their calls."""
         self._burials: set[asyncio.Task[None]] = set()
         """Tasks that store dead letters."""
@@ -125,25 +123,74 @@ class Publisher:
 
         With `last_sequence`, the position of message k of the batch is (sequence + k,).
         """
-        publication = Publication(partition, batch, batch.held_bytes, done)
-        self._pending.append(publication)
+        last = -1 if self.last_sequence is None else batch.first[0] + batch.count - 1
+        publication = Publication(partition, batch, done, last)
+        self._pending[publication] = None
         self._all_answered.clear()
         self._in_flight.add(publication.size)
-        if self.state is not State.OPEN:
-            self._resolve_soon(publication, Stored(problem=ClusterError(f"the producer of {self._topic} is {self.state.value}")))
-        elif self.last_sequence is not None and batch.first <= (self.last_sequence,):
-            self._resolve_soon(publication, Stored(is_duplicate=True))
-        else:
-            if self.last_sequence is not None:
-                self.last_sequence = batch.first[0] + batch.count - 1
-            send = publication.send = self._outbound.send(partition, Share(batch))
-            send.add_done_callback(lambda send: self._on_receipt(publication, send))
+        try:
+            self._send(publication)
+        except Exception as error:  # the client gets it, and its other batches go on
+            log.exception("a batch for %s cannot be sent", self._topic)
+            self._resolve_soon(publication, Stored(problem=_cluster_error(error)))
         return publication
 
+    def _send(self, publication: Publication) -> None:
+        """Hand a publication to the outbound, unless it cannot be sent, or is stored or sent already."""
+        if self.state is not State.OPEN:
+            problem = ClusterError(f"the producer of {self._topic} is {self.state.value}")
+            self._resolve_soon(publication, Stored(problem=problem))
+        elif self.last_sequence is None:
+            self._send_share(publication, Share(publication.batch))
+        elif publication.last <= self.last_sequence:
+            self._resolve_soon(publication, Stored(is_duplicate=True))
+        elif publication.batch.first[0] <= self._last_sent and self._last_sent > self.last_sequence:
+            self._send_after_repeated(publication)
+        else:  # of a batch that was stored in part, only the rest is sent
+            stored = max(0, self.last_sequence + 1 - publication.batch.first[0])
+            rest = range(stored, publication.batch.count) if stored else None
+            self._last_sent = publication.last
+            self._send_share(publication, Share(publication.batch, rest))
+
+    def _send_share(self, publication: Publication, share: Share) -> None:
+        send = publication.send = self._outbound.send(publication.partition, share)
+        send.add_done_callback(lambda send: self._on_receipt(publication, share, send))
+
+    def _send_after_repeated(self, publication: Publication) -> None:
+        """Wait for the send of which this is a repetition: if it fails, so does this one. It may be a part of several."""
+        repeated = next(
+            (
+                each
+                for each in self._pending
+                if each is not publication and each.send is not None and each.last >= publication.last
+            ),
+            None,
+        )
+        if repeated is None or repeated.send is None:
+            problem = ClusterError(
+                f"messages for {self._topic} are repeated in other batches while they are stored; send them again"
+            )
+            self._resolve_soon(publication, Stored(problem=problem))
+        else:
+            repeated.send.add_done_callback(lambda _: self._resolve_soon(publication, self._answer_of_repeated(repeated)))
+
+    def _answer_of_repeated(self, repeated: Publication) -> Stored:
+        assert self.last_sequence is not None  # noqa: S101 - only numbered messages are repeated
+        if repeated.last <= self.last_sequence:
+            return Stored(is_duplicate=True)
+        return Stored(problem=ClusterError(f"the batch for {self._topic} that this one repeats was not stored"))
+
     def withdraw(self, publication: Publication) -> None:
-        """Do not store the publication unless it is on the wire already; its callback gets what happened."""
-        if publication.send is not None:
-            self._outbound.withdraw([publication.send])
+        """Do not store the publication unless it is on the wire already; its callback gets what happened.
+
+        What a producer that numbers its messages has sent behind it is withdrawn, too: once that is stored, this one would count
+        as stored.
+        """
+        withdrawn = [publication]
+        if self.last_sequence is not None:
+            self._break(ClusterError("a batch was withdrawn"))
+            withdrawn = [each for each in self._pending if each.last >= publication.last]
+        self._outbound.withdraw([each.send for each in withdrawn if each.send is not None])
 
     def abandon(self) -> None:
         """Withdraw what is not on the wire: the client is gone, and gets no answers."""
@@ -163,70 +210,83 @@ class Publisher:
     def _resolve_soon(self, publication: Publication, stored: Stored) -> None:
         asyncio.get_running_loop().call_soon(self._resolve, publication, stored)
 
-    def _on_receipt(self, publication: Publication, send: "asyncio.Future[Receipt]") -> None:
+    def _on_receipt(self, publication: Publication, share: Share, send: "asyncio.Future[Receipt]") -> None:
         """Take the receipt of a send; bury messages that the backing never accepts."""
         if send.cancelled():
-            self._resolve(publication, Stored(problem=ClusterError(f"sending to {self._topic} was cancelled")))
-            return
-        error = send.exception()
-        if error is not None:
+            self._fail(publication, ClusterError(f"sending to {self._topic} was cancelled"))
+        elif (error := send.exception()) is not None:
             self._break(error)
-            problem = error if isinstance(error, ClusterError) else ClusterError(str(error), Failure.FATAL)
-            self._resolve(publication, Stored(problem=problem))
-            return
-        receipt = send.result()
-        refused = [failure for failure in receipt.failures if failure.failure_kind is Failure.REFUSED]
-        if len(refused) < len(receipt.failures):
-            other = next(failure for failure in receipt.failures if failure.failure_kind is not Failure.REFUSED)
-            self._resolve(publication, Stored(problem=ClusterError(other.reason, other.failure_kind)))
-        elif refused:
-            task = spawn(self._bury(publication, receipt, refused), f"dead letters of {self._topic}")
-            self._burials.add(task)
-            task.add_done_callback(self._burials.discard)
+            self._fail(publication, _cluster_error(error))
         else:
-            self._resolve(publication, Stored(receipt.positions))
+            receipt = send.result()
+            refused = [failure for failure in receipt.failures if failure.failure_kind is Failure.REFUSED]
+            if len(refused) < len(receipt.failures):
+                other = next(failure for failure in receipt.failures if failure.failure_kind is not Failure.REFUSED)
+                self._fail(publication, ClusterError(other.reason, other.failure_kind))
+            elif refused:
+                task = spawn(self._bury(publication, share, receipt, refused), f"dead letters of {self._topic}")
+                self._burials.add(task)
+                task.add_done_callback(self._burials.discard)
+            else:
+                self._succeed(publication, Stored(receipt.positions))
 
     def _break(self, error: BaseException) -> None:
         if self.state is State.OPEN:
             self.state = State.BROKEN
             log.warning("the producers of %s have to be made again: %s", self._topic, error)
 
-    async def _bury(self, publication: Publication, receipt: Receipt, refused: list[MessageFailure]) -> None:
+    def _fail(self, publication: Publication, problem: ClusterError) -> None:
+        """Answer that it was not stored. What a producer that numbers its messages has stored is known when it is made again."""
+        if self.last_sequence is not None:
+            self._break(problem)
+        self._resolve(publication, Stored(problem=problem))
+
+    def _succeed(self, publication: Publication, stored: Stored) -> None:
+        if self.last_sequence is not None:
+            self.last_sequence = max(self.last_sequence, publication.last)
+        self._resolve(publication, stored)
+
+    async def _bury(self, publication: Publication, share: Share, receipt: Receipt, refused: Sequence[MessageFailure]) -> None:
         """Store the refused messages of a publication in the dead-letter topic."""
-        stored = Stored(problem=ClusterError(refused[0].reason, Failure.REFUSED))
+        reason, source = refused[0].reason, publication.batch.partition
         try:
             letters = await self._open_dead_letters()
-            batch = publication.batch
-            share = letters.make(self._topic, batch.messages, refused, batch.partition)
-            buried = await letters.outbound.send(letters.partition_of(batch.partition), share)
-            if buried.failures:
-                reason = buried.failures[0].reason
-                stored = Stored(
-                    problem=ClusterError(f"{refused[0].reason}; its dead letter was not stored: {reason}", Failure.REFUSED)
-                )
-            else:
-                self.dead_letters += len(refused)
-                log.warning(
-                    "%d messages for %s are dead letters in %s: %s", len(refused), self._topic, letters.label, refused[0].reason
-                )
-                stored = Stored(receipt.positions, dead_letters=len(refused))
+            letter_share = letters.make(self._topic, share.messages, refused, source)
+            buried = await letters.outbound.send(letters.partition_of(source), letter_share)
+            problem = buried.failures[0].reason if buried.failures else None
         except ClusterError as error:
-            stored = Stored(problem=ClusterError(f"{refused[0].reason}; its dead letter was not stored: {error}", error.failure))
-        finally:
-            self._resolve(publication, stored)
+            problem = str(error)
+        except BaseException:
+            self._fail(publication, ClusterError(f"{reason}; its dead letter was not stored", Failure.REFUSED))
+            raise
+        if problem is not None:
+            log.error(
+                "%d messages for %s are stored nowhere: %s; as dead letters: %s", len(refused), self._topic, reason, problem
+            )
+            self._fail(publication, ClusterError(f"{reason}; its dead letter was not stored: {problem}", Failure.REFUSED))
+        else:
+            self.dead_letters += len(refused)
+            log.warning("%d messages for %s are dead letters in %s: %s", len(refused), self._topic, letters.label, reason)
+            self._succeed(publication, Stored(receipt.positions, dead_letters=len(refused)))
 
     def _resolve(self, publication: Publication, stored: Stored) -> None:
         """Answer the publication, after those before it if the answers are in order."""
         publication.stored = stored
         if not self._in_order:
-            self._pending.remove(publication)
             self._answer(publication)
         else:
-            while self._pending and self._pending[0].stored is not None:
-                self._answer(self._pending.popleft())
+            while self._pending and next(iter(self._pending)).stored is not None:
+                self._answer(next(iter(self._pending)))
         if not self._pending:
-            self._all_answered.set()
+            asyncio.get_running_loop().call_soon(self._all_answered.set)  # after the callbacks
 
     def _answer(self, publication: Publication) -> None:
+        """Call the callback by itself: an error in one does not keep the others from being called."""
+        assert publication.stored is not None  # noqa: S101 - a bug of `_resolve`
+        del self._pending[publication]
         self._in_flight.release(publication.size)
-        publication.answer()
+        asyncio.get_running_loop().call_soon(publication.done, publication.stored)
+
+
+def _cluster_error(error: BaseException) -> ClusterError:
+    return error if isinstance(error, ClusterError) else ClusterError(str(error) or repr(error), Failure.FATAL)

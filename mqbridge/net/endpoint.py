@@ -180,7 +180,8 @@ class Endpoint(asyncio.Protocol):
     def pause_reading(self, reason: str) -> None:
         """Read nothing more from the peer until `resume_reading` with the same reason; there may be several reasons at a time.
 
-        Frames that were received with the last read are still passed on. While a server reads nothing, TCP slows the peer.
+        Frames that were received with the last read are still passed on. While a server reads nothing, TCP slows the peer, and
+        neither what it sends is noticed nor that it has gone: keep-alive does not count this time, and the caller limits it.
         """
         if not self._reading_paused_by and self._transport is not None:
             self._transport.pause_reading()

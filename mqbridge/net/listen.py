@@ -104,6 +104,7 @@ class ListeningPort:
         self._make_session = make_session
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
+        self._is_closing = False
         self._logged_at = float("-inf")
         """Loop time at which refused connections were logged last."""
         self._no_connections = asyncio.Event()
@@ -129,7 +130,9 @@ class ListeningPort:
         )
 
     def admit(self, connection: Endpoint) -> bool:
-        """Count a new connection; return False if there are too many."""
+        """Count a new connection; return False if there are too many, or if the port was closed while it was accepted."""
+        if self._is_closing:
+            return False
         if len(self.connections) >= self.limits.connections:
             self.refused += 1
             now = asyncio.get_running_loop().time()
@@ -154,6 +157,7 @@ class ListeningPort:
 
     def stop_accepting(self) -> None:
         """Close the port for new connections; the open ones stay."""
+        self._is_closing = True
         if self._server is not None:
             self._server.close()
         elif self._socket is not None:

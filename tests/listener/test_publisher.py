@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
+import pytest
 import pytest_asyncio
 
 from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.receipt import Receipt
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.listener.limits import InFlightBytes
 from mqbridge.listener.publisher import Publisher, State, Stored
-from mqbridge.message import Batch, Message, Partition
+from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.testing.memory.adapter.cluster import MemoryCluster
 from mqbridge.testing.memory.adapter.config import MemoryConfig
 from mqbridge.testing.memory.broker import delete_broker
@@ -214,3 +216,94 @@ async def test_what_a_client_that_is_gone_has_sent_is_withdrawn(bench: Bench) ->
     bench.broker.reconnect()
     await asyncio.sleep(0.05)
     assert bench.stored() == []
+
+
+async def test_a_repetition_gets_the_answer_of_what_it_repeats(bench: Bench) -> None:
+    """An answer "duplicate" for a message that is not stored in the end would lose it."""
+    await bench.open(sender="producer-1")
+    bench.broker.disconnect()
+    bench.publish("a", sequence=0)
+    bench.publish("a", sequence=0)
+    bench.publish("b", sequence=1)
+    bench.publisher.abandon()
+    await bench.answered(3)
+    assert [stored.is_duplicate for _, stored in bench.answers] == [False] * 3
+    assert all(stored.problem is not None for _, stored in bench.answers)
+    bench.broker.reconnect()
+    await bench.close()
+    await bench.open(sender="producer-1")
+    bench.publish("a", sequence=0)
+    bench.publish("a", sequence=0)
+    await bench.answered(5)
+    assert [stored.is_duplicate for _, stored in bench.answers[3:]] == [False, True]
+    assert bench.stored() == ["a"]
+
+
+async def test_only_the_rest_of_a_batch_that_was_stored_in_part_is_sent(bench: Bench) -> None:
+    await bench.open(sender="producer-1")
+    bench.publish("a", "b", sequence=0)
+    await bench.answered(1)
+    bench.publish("b", "c", "d", sequence=1)
+    await bench.answered(2)
+    assert bench.stored() == list("abcd")
+    assert bench.publisher.last_sequence == 3
+
+
+async def test_a_named_producer_has_to_be_made_again_after_a_failure(bench: Bench) -> None:
+    await bench.open(sender="producer-1")
+    bench.broker.disconnect()
+    publication = bench.publisher.publish(0, Batch.of([Message(b"a", position=(0,))], PRODUCER), lambda _: None)
+    bench.publisher.withdraw(publication)
+    bench.publish("b", sequence=1)
+    await bench.answered(1)
+    assert bench.publisher.state is State.BROKEN
+    bench.broker.reconnect()
+
+
+class RaisingOutbound:
+    """An outbound with a bug."""
+
+    def send(self, partition: int, share: Share) -> "asyncio.Future[Receipt]":
+        raise ZeroDivisionError("a bug")
+
+    def withdraw(self, sends: object) -> None:
+        pass
+
+
+async def test_bugs_of_others_keep_nobody_waiting(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    await bench.open()
+    loop = asyncio.get_running_loop()
+    errors: list[object] = []
+    loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+    bench.publisher.publish(0, Batch.of([Message(b"a")]), lambda _: 1 // 0)  # type: ignore[arg-type,return-value]
+    bench.publish("b")
+    assert await bench.answered(1) == ["b"]
+    loop.set_exception_handler(None)
+    assert [type(error) for error in errors] == [ZeroDivisionError]
+    real = bench.publisher
+    bench.publisher = Publisher(
+        "memory/t",
+        RaisingOutbound(),
+        bench.in_flight,
+        bench._open_dead_letters,
+        in_order=True,  # type: ignore[arg-type]
+    )
+    bench.publish("c")
+    await bench.answered(2)
+    assert "a bug" in str(bench.answers[1][1].problem)
+    await bench.publisher.close()
+    bench.publisher = real
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_many_answers_out_of_order_take_linear_time(bench: Bench) -> None:
+    await bench.open(in_order=False)
+    bench.broker.faults.hold_receipts = True
+    for number in range(3000):
+        bench.publish(str(number))
+    async with asyncio.timeout(PATIENCE_S):
+        while len(bench.broker.withheld_receipts) < 3000:
+            await asyncio.sleep(0.01)
+    bench.broker.withheld_receipts.reverse()
+    bench.broker.release_receipts()
+    assert await bench.answered(3000) == [str(number) for number in reversed(range(3000))]
