@@ -1,4 +1,4 @@
-"""Limits of a listener that its feeds share."""
+"""Limits of a listener that its feeds and connections share."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,64 +10,44 @@ READ_BYTES = 128 << 10
 listener is reached: so stuck consumers of some groups do not stop the others, and each feed holds at most one batch beyond it."""
 
 
-class UnacknowledgedBytes:
-    """Counts the bytes that all feeds of a listener hold because they are not acknowledged."""
-
-    def __init__(self, limit: int) -> None:
-        """`limit` is in bytes."""
-        self.limit = limit
-        self.used = 0
-        self._waiting: dict[Callable[[], None], None] = {}
-        """Functions of feeds that wait for room, in the order of their calls; each is called once."""
-
-    def may_read(self, own: int) -> bool:
-        """Return True if a feed that holds `own` bytes may read another batch now."""
-        return not own or (own < self.limit // GROUP_SHARE and self.used < self.limit)
-
-    def wait(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once when bytes were released."""
-        self._waiting[wake] = None
-
-    def add(self, size: int) -> None:
-        """Count bytes that a feed has read."""
-        self.used += size
-
-    def release(self, size: int) -> None:
-        """Count bytes that are acknowledged, and wake the feeds that wait."""
-        self.used -= size
-        if self._waiting and self.used < self.limit:
-            waiting, self._waiting = self._waiting, {}
-            for wake in waiting:
-                asyncio.get_running_loop().call_soon(wake)  # by itself: an error in one does not keep the others waiting
-
-
 class InFlightBytes:
-    """Counts the bytes that clients have sent and that are not stored yet; beyond the limit, no more is read from clients."""
+    """Counts bytes that are in memory already; whoever brings more waits while the limit is reached.
+
+    A listener has one for what clients have sent and what is not stored yet: beyond the limit, no more is read from clients.
+    """
 
     def __init__(self, limit: int) -> None:
         """`limit` is in bytes."""
         self.limit = limit
         self.used = 0
         self._waiting: dict[Callable[[], None], None] = {}
-        """Functions of connections that are not read, in the order of their calls; each is called once."""
+        """Functions of those that wait for room, in the order of their calls; each is called once."""
 
     @property
     def is_full(self) -> bool:
-        """True if connections have to wait: what they have sent already is still accepted."""
+        """True if nobody is to bring more."""
         return self.used >= self.limit
 
     def wait(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once when there is room again."""
+        """Call `wake` once when bytes were released, and there is room."""
         self._waiting[wake] = None
 
     def add(self, size: int) -> None:
-        """Count the bytes of a publication."""
+        """Count more bytes."""
         self.used += size
 
     def release(self, size: int) -> None:
-        """Count the bytes of a publication no longer; wake those that wait if there is room."""
+        """Count bytes no longer, and wake those that wait if there is room."""
         self.used -= size
         if self._waiting and not self.is_full:
             waiting, self._waiting = self._waiting, {}
             for wake in waiting:
                 asyncio.get_running_loop().call_soon(wake)  # by itself: an error in one does not keep the others waiting
+
+
+class UnacknowledgedBytes(InFlightBytes):
+    """Counts the bytes that all feeds of a listener hold because they are not acknowledged."""
+
+    def may_read(self, own: int) -> bool:
+        """Return True if a feed that holds `own` bytes may read another batch now."""
+        return not own or (own < self.limit // GROUP_SHARE and not self.is_full)
