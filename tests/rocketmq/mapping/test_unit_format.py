@@ -56,6 +56,23 @@ def test_units_of_filtered_pulls_are_those_of_their_messages() -> None:
     assert pulled.count == 2
 
 
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"TAGS\x01x\x02TAGS\x01\x02",
+        b"TAGS\x01\x02TAGS\x01x\x02",
+        b"TAGS\x01x\x02TAGS\x01y\x02",
+        b"TAGS\x01y\x02TAGS\x01x",
+        b"XTAGS\x01x\x02",
+        b"TAGS\x01x\x02XTAGS\x01y\x02",
+    ],
+)
+def test_a_filter_selects_the_same_records_as_units_and_as_messages(block: bytes) -> None:
+    """A batch counts its messages by the filter of the lane, and its units must be as many."""
+    pulled = PulledRecords(QUEUE, encode_record(Record("T", b"b", block, queue_offset=7)), 7, 8, frozenset({"x"}))
+    assert len(units_of([pulled])) == len(pulled.records) == len(decode_pulls([pulled])) == pulled.count
+
+
 @given(st.binary(max_size=300) | st.just(unit().data[:-1]), st.integers(0, 4))
 def test_a_damaged_unit_has_as_many_defects_as_messages(data: bytes, count: int) -> None:
     damaged = Unit(data, count, None)
