@@ -101,12 +101,20 @@ def test_records_with_the_same_header_share_a_batch() -> None:
     assert all(request.is_batch and not request.properties for request in requests)
     described = [(request.indexes, request.born - NOW, request.sys_flag, request.reconsume_times) for request in requests]
     assert described == [
-        (range(2), 0, 0, 0),
-        (range(2, 3), 1, 0, 0),
+        (range(3), 0, 0, 0),
         (range(3, 4), 1, 0, 2),
         (range(4, 6), 0, SysFlag.COMPRESSED, 0),
     ]
-    assert decode_batch(requests[0].body) == [(0, b"1", b""), (7, b"2", b"DELAY\x013\x02")]
+    assert decode_batch(requests[0].body) == [(0, b"1", b""), (7, b"2", b"DELAY\x013\x02"), (0, b"3", b"")]
+
+
+def test_records_that_were_born_one_after_the_other_do_not_become_a_request_each() -> None:
+    """The header of a batch has one born timestamp: that of the first message, as in a batch of messages."""
+    units = [unit(bytes(200), born_timestamp=NOW + index) for index in range(2000)]
+    requests, failures = encode_units(units, Limits(), NOW + 5000)
+    assert failures == []
+    assert len(requests) <= 4
+    assert [request.born for request in requests] == [NOW + request.indexes[0] for request in requests]
 
 
 def test_a_batch_keeps_within_its_limits() -> None:
