@@ -14,6 +14,7 @@ from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.adapter.cluster import RocketMQ
 from mqbridge.rocketmq.adapter.registration import ADAPTER
 from mqbridge.rocketmq.client.consumer.subscription import retry_topic
+from mqbridge.rocketmq.wire.bodies.configs import GroupConfig
 from tests.kit.rocketmq import RocketMQ as Server
 from tests.patience import SERVER_PATIENCE_S
 
@@ -77,6 +78,19 @@ async def test_a_group_that_reads_another_topic_keeps_its_offsets_there(cluster:
     await delete_group(cluster, topics[0], group)
     await delete_group(cluster, topics[1], group)
     assert await cluster.committed(topics[1], group) == {} or remaining
+    for topic in topics:
+        await cluster.delete(topic)
+
+
+async def test_a_group_that_never_read_the_topic_stays(cluster: RocketMQ) -> None:
+    topics = (await topic_with_messages(cluster, 5), await topic_with_messages(cluster, 5))
+    reader, configured = f"g_{uuid4().hex[:8]}", f"g_{uuid4().hex[:8]}"
+    await read_all(cluster, topics[:1], reader, 5)
+    await cluster._client.groups.create(GroupConfig(configured))
+    await delete_group(cluster, topics[1], reader)
+    await delete_group(cluster, topics[1], configured)
+    assert list((await cluster.committed(topics[0], reader)).values()) == [(5,)]
+    assert {reader, configured} <= (await cluster._client.groups.configs()).keys()
     for topic in topics:
         await cluster.delete(topic)
 

@@ -64,7 +64,7 @@ async def test_what_clients_have_stored_passes_as_it_is(server: Server, cluster:
     await producer.close()
     original = await read_all(cluster, topics[0], 3)
     for topic in topics[1:]:
-        outbound = await cluster.outbound(OutboundSpec(topic))
+        outbound = await cluster.outbound(OutboundSpec(topic, keep_units=True))
         receipt = await outbound.send(0, Share(batch_of_units(FORMATS[0], units_of(original))))
         await outbound.close()
         assert receipt.failures == []

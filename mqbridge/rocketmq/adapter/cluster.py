@@ -177,6 +177,10 @@ class RocketMQ:
             return None
         return f"a broker that has it may be down. To be sure, name all Brokers in `brokers` of cluster {self.name!r}"
 
+    async def why_unseen(self, topic: str) -> str | None:
+        """Return which Broker is down that may have queues of this topic or of others; None if there is none."""
+        return await self.why_incomplete(topic) or await self._why_elsewhere()
+
     async def _why_elsewhere(self) -> str | None:
         """Return which known Broker is down that may have any topic; None if there is none."""
         if not (absent := sorted(self.known_brokers.all - (await self._client.admin.masters()).keys())):

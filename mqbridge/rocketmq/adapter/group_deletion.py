@@ -4,6 +4,9 @@ Brokers have one configuration and one retry topic per group, and an offset in e
 with its offsets in all topics. So a group that has offsets in other topics stays, and only its offsets in this topic are removed:
 a Broker takes the offset NO_OFFSET for none. It still lists such a group among those of the topic.
 
+A group without offsets in this topic is left alone: it reads other topics, its members store their offsets themselves
+(broadcasting), or somebody has configured it for members to come.
+
 Dead letters of a group (`%DLQ%GROUP`) are kept: somebody may still look for them.
 """
 
@@ -26,16 +29,17 @@ A Broker before 5.0 answers 0 instead, as it does for every group without an off
 async def delete_group(client: ClusterClient, topic: str, group: str, queues: Sequence[Queue]) -> None:
     """Delete a group with its retry topic, or if it reads other topics, its offsets in these queues, those of the topic.
 
-    Raises ClusterError, FATAL while the group has members.
+    Does nothing if it has no offset in them. The caller has checked that all Brokers run. Raises ClusterError, FATAL while the
+    group has members.
     """
     await check_no_members(client, group, "then delete the group")
-    topics = await client.groups.topics_of(group)
-    others = [name for name in topics if name != topic and not is_system(name)]
-    if topics and any(await asyncio.gather(*(_reads(client, group, name) for name in others))):
-        await _remove_offsets(client, group, queues)
+    if not (found := await _queues_with_offset(client, group, queues)):
         return
-    if topics or group in await client.groups.configs():
-        await client.groups.delete(group)
+    others = [name for name in await client.groups.topics_of(group) if name != topic and not is_system(name)]
+    if any(await asyncio.gather(*(_reads(client, group, name) for name in others))):
+        await asyncio.gather(*(client.positions.commit(queue, group, NO_OFFSET) for queue in found))
+        return
+    await client.groups.delete(group)
     # Its offset in the retry topic is deleted, too, so that a group made anew would receive the messages there once more.
     if await client.routes.get(retry := retry_topic(group), fresh=True) is not None:
         await client.admin.delete_topic(retry)
@@ -52,11 +56,6 @@ async def _reads(client: ClusterClient, group: str, topic: str) -> bool:
     """Return True if the group has an offset in the topic, and the topic exists."""
     route = await client.routes.get(topic)
     return route is not None and bool(await _queues_with_offset(client, group, route.read_queues()))
-
-
-async def _remove_offsets(client: ClusterClient, group: str, queues: Sequence[Queue]) -> None:
-    found = await _queues_with_offset(client, group, queues)
-    await asyncio.gather(*(client.positions.commit(queue, group, NO_OFFSET) for queue in found))
 
 
 async def _queues_with_offset(client: ClusterClient, group: str, queues: Sequence[Queue]) -> list[Queue]:

@@ -45,6 +45,9 @@ class TopicQueries(Protocol):
     async def committed(self, topic: str, group: str) -> Mapping[str, Position]:
         """Return the committed offsets of a group, by partition name."""
 
+    async def why_unseen(self, topic: str) -> str | None:
+        """Return which Broker is down that may have queues of this topic or of others; None if there is none."""
+
 
 class RocketMQOperations:
     """Administrative operations on one connected cluster. Each call raises ClusterError if a request fails."""
@@ -106,8 +109,11 @@ class RocketMQOperations:
     async def delete_group(self, topic: str, group: str) -> None:
         """Delete the group; if it has offsets in other topics, only its offsets in this topic (see `group_deletion`).
 
-        Raises ClusterError, FATAL while the group has members.
+        Does nothing if it has none in this topic. Raises ClusterError: FATAL while the group has members, RETRY while a Broker is
+        down that may have offsets of it.
         """
+        if (reason := await self._topics.why_unseen(topic)) is not None:
+            raise ClusterError(f"group {group!r} is not deleted now: {reason}", Failure.RETRY)
         await delete_group(self._client, topic, group, await self._topics.queues(topic))
 
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:

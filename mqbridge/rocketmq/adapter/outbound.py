@@ -92,7 +92,8 @@ class RocketMQOutbound:
         self._origin_of = replace(spec, stamp_origin=spec.stamp_origin or spec.sender is not None).origin_of
         """Returns the origin prefix to stamp on messages of a source partition; None if they keep their origin."""
         # With a sender, units become messages, which are stamped. A compacted topic needs KEYS, which a unit may lack.
-        self.formats = () if spec.sender is not None or requires_keys else (unit_format.NAME,)
+        self._keeps_units = spec.keep_units and spec.sender is None and not requires_keys
+        self.formats = (unit_format.NAME,) if self._keeps_units else ()
         """The formats of units that are stored as they are; the native property block, flag and body travel unchanged."""
         self._loop = asyncio.get_running_loop()
         self._closed = False
@@ -186,7 +187,7 @@ class RocketMQOutbound:
     def _encode(self, share: Share) -> tuple[list[EncodedRequest], list[MessageFailure]]:
         """Encode the units of a share as they are, or its messages."""
         origin, now = self._origin_of(share.batch.partition), int(time.time() * 1000)
-        units = self._units_of(share) if origin is None else None
+        units = self._units_of(share) if self._keeps_units and origin is None else None
         if units is not None:
             return encode_units(units, self._limits, now)
         return encode(share.messages, origin, self._limits, now, self._producer.client.reserve_ids)

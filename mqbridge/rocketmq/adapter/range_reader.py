@@ -65,9 +65,9 @@ class RangeReader:
         """Wait for the next batch; None at the end of the range. Raises ClusterError, and GapError if messages were deleted."""
         while self._limit is None or self._offset < self._limit:
             assigned = self._assigned
-            if self._closed or assigned is None or assigned.revoked:
-                problem = "is closed" if self._closed else "has lost its queue; open another one"
-                raise ClusterError(f"the reader of {self.partition} {problem}", Failure.FATAL if self._closed else Failure.RETRY)
+            self._check_open()
+            if assigned is None or assigned.revoked:
+                raise ClusterError(f"the reader of {self.partition} has lost its queue; open another one", Failure.RETRY)
             # From here to the return there is no wait, so a cancelled call loses nothing.
             if (pulled := assigned.take()) is None:
                 if self._limit is not None and assigned.position >= self._limit:
@@ -82,15 +82,16 @@ class RangeReader:
             self._offset = pulls[-1].next
             if (batch := make_batch(self.partition, pulls)) is not None:  # None: no message of these pulls is in the range
                 return batch
-        if self._closed:
-            raise ClusterError(f"the reader of {self.partition} is closed", Failure.FATAL)
+        self._check_open()
         return None
 
     async def seek(self, position: Position) -> None:
-        """Continue at this offset. Raises ClusterError; reading then continues where it was."""
+        """Continue at this offset, also after the queue was lost. Raises ClusterError, FATAL after `close`."""
+        self._check_open()
         await self._find_limit()
+        self._check_open()
         (self._offset,) = position
-        if (assigned := self._assigned) is None:
+        if (assigned := self._assigned) is None or assigned.revoked:
             await self._start()
         else:
             await assigned.seek(self._offset)
@@ -98,9 +99,17 @@ class RangeReader:
     async def close(self, deadline: float | None = None) -> None:
         """Stop reading; a waiting `receive` fails. `deadline` is a loop time; None: CLOSE_S from now."""
         self._closed = True
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            await consumer.close(resolve_deadline(deadline))
+        await self._close_consumer(resolve_deadline(deadline))
+
+    async def _close_consumer(self, deadline: float) -> None:
+        if (consumer := self._consumer) is not None:
+            await consumer.close(deadline)
+            if self._consumer is consumer:
+                self._consumer = None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClusterError(f"the reader of {self.partition} is closed", Failure.FATAL)
 
     @property
     def _assigned(self) -> AssignedQueue | None:
@@ -112,8 +121,12 @@ class RangeReader:
             self._limit = min(self._end, await self._client.positions.next(self._queue))
 
     async def _start(self) -> None:
-        """Begin to pull at the current offset, unless the range is empty. Raises ClusterError."""
-        if self._closed or (self._limit is not None and self._offset >= self._limit):
+        """Begin to pull at the current offset, unless the range is empty; an earlier consumer has lost its queue, and is closed.
+
+        Raises ClusterError, FATAL if the reader is closed meanwhile.
+        """
+        await self._close_consumer(resolve_deadline(None))
+        if self._limit is not None and self._offset >= self._limit:
             return
         settings = ConsumerSettings(
             group="",
@@ -126,7 +139,7 @@ class RangeReader:
         consumer = await join(self._client, settings)
         if self._closed:  # meanwhile
             await consumer.close()
-            return
+            self._check_open()
         if consumer.held.get(self._queue) is None:
             await consumer.close()
             raise ClusterError(

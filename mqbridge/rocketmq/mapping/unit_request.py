@@ -1,9 +1,12 @@
 """Units of the format `rocketmq.record` -> RocketMQ send requests that store them as they are.
 
 All records are sent in batches, also a single one. A broker stores the property string of a message in a batch unchanged, with
-its own entries behind it, and acts on none of them: a delay that has elapsed, a transaction or a timer is not begun again. The
-header of a batch carries one born timestamp, one system flag (a compressed body) and one number of redeliveries for all of its
-messages. So only consecutive records that have these in common share a batch.
+its own entries behind it, and acts on none of them: a delay that has elapsed, a transaction or a timer is not begun again.
+
+The header of a batch carries one system flag (a compressed body), one number of redeliveries and one born timestamp for all its
+messages. Consecutive records share a batch if they have the first two in common. Born timestamps nearly always differ, and one
+request for each record would be many times slower. So a batch has that of its first message, as a batch of messages has, and the
+others are stored with this born timestamp instead of their own. Nothing else of a record in a batch is lost.
 
 Brokers limit the body of a batch, framing included. A record that is within the limit only without the framing is sent as a
 single message. There the broker acts on the properties and reorders them, so those on which it acts are left out.
@@ -42,8 +45,10 @@ class _UnitRequests:
         """The messages of the current batch."""
         self._first_index = self._size = 0
         """The index of its first message, and its bytes."""
-        self._header = (0, 0, 0)
-        """Its born timestamp, system flag and number of redeliveries."""
+        self._born = 0
+        """The born timestamp of its first message."""
+        self._header = (0, 0)
+        """The system flag and the number of redeliveries that all of its messages have."""
 
     def add(self, index: int, unit: Unit) -> None:
         """Add the unit at this index."""
@@ -73,12 +78,13 @@ class _UnitRequests:
 
     def _add_to_batch(self, index: int, content: Content) -> None:
         size = OVERHEAD_BYTES + len(content.body) + len(content.properties)
-        header = born_at(content.born_timestamp, self._now), content.sys_flag, content.reconsume_times
+        header = content.sys_flag, content.reconsume_times
         is_full = self._size + size > self._limits.max_bytes or len(self._elements) >= self._limits.max_messages
         if self._elements and (is_full or header != self._header):
             self.close_batch()
         if not self._elements:
             self._first_index, self._header = index, header
+            self._born = born_at(content.born_timestamp, self._now)
         self._elements.append((content.flag, content.body, content.properties))
         self._size += size
 
@@ -86,13 +92,13 @@ class _UnitRequests:
         """Finish the current batch, unless it is empty."""
         if not self._elements:
             return
-        born, sys_flag, reconsume_times = self._header
+        sys_flag, reconsume_times = self._header
         indexes = range(self._first_index, self._first_index + len(self._elements))
         self.requests.append(
             EncodedRequest(
                 encode_batch(self._elements),
                 indexes,
-                born=born,
+                born=self._born,
                 is_batch=True,
                 sys_flag=sys_flag,
                 reconsume_times=reconsume_times,

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mqbridge.errors import RemoteProtocolError
-from mqbridge.rocketmq.wire.properties import VALUE_END, Name, find, name_prefix
+from mqbridge.rocketmq.wire.properties import VALUE_END, Name, last_value, name_prefix
 from mqbridge.rocketmq.wire.record import (
     CHECKSUM_MASK,
     IPV6_HOST_BYTES,
@@ -41,6 +41,7 @@ ADDED_NAMES = (Name.CLUSTER, Name.MSG_REGION, Name.TRACE_ON, Name.CRC32, Name.IN
 A broker also adds UNIQ_KEY to a single message without one. It stays: it is the message's id from then on.
 """
 _ADDED_PREFIXES = tuple(map(name_prefix, ADDED_NAMES))
+_TAG_PREFIX = name_prefix(Name.TAGS)
 _SEPARATOR = VALUE_END.encode()
 _INNER_BATCH = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
 _KEPT_BITS = SysFlag.COMPRESSED | SysFlag.COMPRESSION
@@ -88,12 +89,13 @@ class _Split(NamedTuple):
 
 
 def neutral_records(
-    body: bytes, first: int = 0, next_: int = (1 << 63) - 1, tags: frozenset[str] = frozenset()
+    body: bytes, first: int = 0, next_: int = 1 << 63, tags: frozenset[str] = frozenset()
 ) -> Iterator[NeutralRecord]:
     """Yield the records of a pull's body in neutral form: those at offsets from `first` to before `next_`, with one of `tags`.
 
     Without `tags`, those with any tag or none. Raises RemoteProtocolError for bytes that cannot be split into records.
     """
+    encoded_tags = {tag.encode() for tag in tags}
     at = 0
     while at < len(body):
         split = _split(body, at)
@@ -101,7 +103,9 @@ def neutral_records(
         found = [_of_record(each) for each in decode_records(body[at : split.end])] if is_inner_batch else [_of_split(split)]
         for content, record in found:
             is_whole = content.sys_flag & _INNER_BATCH == _INNER_BATCH  # which tags are inside is unknown
-            if first <= record.queue_offset < next_ and (not tags or is_whole or find(content.properties, Name.TAGS) in tags):
+            if first <= record.queue_offset < next_ and (
+                not tags or is_whole or last_value(content.properties, _TAG_PREFIX) in encoded_tags
+            ):
                 yield record
         at = split.end
 

@@ -16,6 +16,7 @@ MAX_BYTES = 32767
 NAME_END = "\x01"
 VALUE_END = "\x02"
 EMPTY_VALUE = NAME_END + VALUE_END
+_VALUE_END = VALUE_END.encode()
 
 
 class Name:
@@ -178,6 +179,18 @@ def strip_effective(data: bytes) -> bytes:
     entries = data.split(b"\x02")
     kept = [entry for entry in entries if not entry.startswith(_EFFECTIVE_PREFIXES)]
     return data if len(kept) == len(entries) else b"\x02".join(kept)
+
+
+def last_value(data: bytes, prefix: bytes) -> bytes | None:
+    """Return the value of the last entry with this prefix (`name_prefix`); None if there is no entry, or its value is empty.
+
+    By this rule consumers here filter by tag, and so does the compiled module. Unlike for `find`, an empty last value counts.
+    """
+    at = len(data)
+    while (at := data.rfind(prefix, 0, at)) >= 0:
+        if at == 0 or data[at - 1 : at] == _VALUE_END:
+            return data[at + len(prefix) :].partition(_VALUE_END)[0] or None
+    return None
 
 
 def find(data: bytes, name: str) -> str | None:

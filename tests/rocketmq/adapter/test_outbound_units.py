@@ -1,5 +1,6 @@
 """Units are sent as they are, shares are refused as a whole, and messages of a sender are stamped."""
 
+import zlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -42,7 +43,7 @@ def outbound_of(client: ClusterClient, *, max_batch_bytes: int | None = None, **
     return RocketMQOutbound(
         None,  # type: ignore[arg-type]
         client.producer("P", TOPIC),
-        OutboundSpec(TOPIC, **spec),
+        OutboundSpec(TOPIC, **{"keep_units": True, **spec}),
         [Queue(TOPIC, "broker-a", 0)],
         max_message_bytes=4 << 20,
         max_batch_bytes=max_batch_bytes,
@@ -51,6 +52,11 @@ def outbound_of(client: ClusterClient, *, max_batch_bytes: int | None = None, **
 
 def units(source: Partition = NO_SOURCE) -> Batch:
     return batch_of_units(FORMATS[0], UNITS, source)
+
+
+def strip_id(message: tuple[bytes, str]) -> tuple[bytes, list[tuple[str, str]]]:
+    body, block = message
+    return body, [pair for pair in properties.decode(block.encode()) if pair[0] != "UNIQ_KEY"]
 
 
 def stored(cluster: Cluster) -> list[tuple[bytes, str]]:
@@ -71,6 +77,20 @@ async def test_units_are_sent_with_their_properties_and_headers(
         (5, 0, 0),
         (6, SysFlag.COMPRESSED, 2),
     ]
+
+
+async def test_units_become_messages_unless_they_are_to_be_kept(cluster: Cluster, client: ClusterClient) -> None:
+    """They are encoded by the same function as other messages, with the ids and the event time that a gateway writes."""
+    outbound = outbound_of(client, keep_units=False, stamp_origin=False)
+    assert outbound.formats == ()
+    compressed = encode_neutral(zlib.compress(b"2"), sys_flag=SysFlag.COMPRESSED, born_timestamp=6, reconsume_times=2)
+    batch = batch_of_units(FORMATS[0], [UNITS[0], Unit(compressed, 1, None, (11,))], SOURCE)
+    for share in (Share(batch), Share(Batch.of(list(batch.messages)))):
+        assert not (await outbound.send(0, share)).failures
+    as_units, as_messages = stored(cluster)[:2], stored(cluster)[2:]
+    assert [strip_id(message) for message in as_units] == [strip_id(message) for message in as_messages]
+    assert all("mqbridge." in block and "UNIQ_KEY" in block for _, block in as_units)
+    assert len({header.born_timestamp for header in cluster.headers(Code.SEND_BATCH_MESSAGE)}) == 1
 
 
 async def test_a_sender_or_a_stamp_makes_units_messages(cluster: Cluster, client: ClusterClient) -> None:

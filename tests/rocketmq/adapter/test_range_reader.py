@@ -2,14 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.message import Batch, Partition
+from mqbridge.rocketmq.adapter import range_reader
 from mqbridge.rocketmq.adapter.range_reader import RangeReader
 from mqbridge.rocketmq.client.consumer.budget import PullBudget
+from mqbridge.rocketmq.client.consumer.pull_consumer import PullConsumer, join
+from mqbridge.rocketmq.client.consumer.queue_transitions import Event
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code
 from tests.patience import PATIENCE_S
@@ -162,3 +166,77 @@ async def test_closing_ends_a_wait_and_leaves_no_task(environment: ScriptedEnvir
         await receive(reader)
     await asyncio.sleep(0.01)
     assert {task for task in asyncio.all_tasks() - before if not task.done()} == set()
+
+
+async def end_queue(reader: RangeReader) -> None:
+    """End the reader's queue, as a lost permission or a topic that was deleted does."""
+    assigned = reader._assigned
+    assert assigned is not None
+    await assigned.release()
+    with pytest.raises(ClusterError, match="lost its queue") as raised:
+        await receive(reader)
+    assert raised.value.failure is Failure.RETRY
+
+
+async def test_a_seek_after_the_end_of_the_queue_leaves_nothing_of_the_old_consumer(
+    environment: ScriptedEnvironment, open_reader: Open
+) -> None:
+    environment.groups.append(*[b"x"] * 5)
+    before = asyncio.all_tasks()
+    reader = await open_reader()
+    for offset in (1, 3):
+        await end_queue(reader)
+        old = reader._consumer
+        await reader.seek((offset,))
+        assert reader._consumer is not old
+        batch = await receive(reader)
+        assert batch is not None
+        assert batch.first == (offset,)
+    await reader.close()
+    await asyncio.sleep(0.01)
+    assert {task.get_name() for task in asyncio.all_tasks() - before if not task.done()} == set()
+
+
+async def test_a_seek_finds_a_queue_that_has_ended_and_is_still_listed(
+    environment: ScriptedEnvironment, open_reader: Open
+) -> None:
+    environment.groups.append(*[b"x"] * 5)
+    reader = await open_reader()
+    assigned = reader._assigned
+    assert assigned is not None
+    assigned._leave(Event.RELEASE, "by a test")  # the release itself has not removed it yet
+    await reader.seek((2,))
+    batch = await receive(reader)
+    assert batch is not None
+    assert batch.first == (2,)
+
+
+@pytest.mark.parametrize("end", [None, 3, 0])
+async def test_a_closed_reader_cannot_be_moved(environment: ScriptedEnvironment, open_reader: Open, end: int | None) -> None:
+    environment.groups.append(*[b"x"] * 5)
+    reader = await open_reader(0, end)
+    await reader.close()
+    with pytest.raises(ClusterError, match="closed") as raised:
+        await reader.seek((1,))
+    assert raised.value.failure is Failure.FATAL
+    assert reader.position == (0,)
+    assert reader._consumer is None
+
+
+async def test_a_seek_that_is_under_way_ends_when_the_reader_is_closed(
+    environment: ScriptedEnvironment, open_reader: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment.groups.append(*[b"x"] * 5)
+    reader = await open_reader(5, 5)
+    before = asyncio.all_tasks()
+
+    async def join_and_close(*arguments: Any) -> PullConsumer:
+        consumer = await join(*arguments)
+        await reader.close()
+        return consumer
+
+    monkeypatch.setattr(range_reader, "join", join_and_close)
+    with pytest.raises(ClusterError, match="closed"):
+        await asyncio.wait_for(reader.seek((1,)), PATIENCE_S)
+    await asyncio.sleep(0.01)
+    assert {task.get_name() for task in asyncio.all_tasks() - before if not task.done()} == set()

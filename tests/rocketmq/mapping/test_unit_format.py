@@ -56,6 +56,23 @@ def test_units_of_filtered_pulls_are_those_of_their_messages() -> None:
     assert pulled.count == 2
 
 
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"TAGS\x01x\x02TAGS\x01\x02",
+        b"TAGS\x01\x02TAGS\x01x\x02",
+        b"TAGS\x01x\x02TAGS\x01y\x02",
+        b"TAGS\x01y\x02TAGS\x01x",
+        b"XTAGS\x01x\x02",
+        b"TAGS\x01x\x02XTAGS\x01y\x02",
+    ],
+)
+def test_a_filter_selects_the_same_records_as_units_and_as_messages(block: bytes) -> None:
+    """A batch counts its messages by the filter of the lane, and its units must be as many."""
+    pulled = PulledRecords(QUEUE, encode_record(Record("T", b"b", block, queue_offset=7)), 7, 8, frozenset({"x"}))
+    assert len(units_of([pulled])) == len(pulled.records) == len(decode_pulls([pulled])) == pulled.count
+
+
 @given(st.binary(max_size=300) | st.just(unit().data[:-1]), st.integers(0, 4))
 def test_a_damaged_unit_has_as_many_defects_as_messages(data: bytes, count: int) -> None:
     damaged = Unit(data, count, None)
@@ -84,12 +101,20 @@ def test_records_with_the_same_header_share_a_batch() -> None:
     assert all(request.is_batch and not request.properties for request in requests)
     described = [(request.indexes, request.born - NOW, request.sys_flag, request.reconsume_times) for request in requests]
     assert described == [
-        (range(2), 0, 0, 0),
-        (range(2, 3), 1, 0, 0),
+        (range(3), 0, 0, 0),
         (range(3, 4), 1, 0, 2),
         (range(4, 6), 0, SysFlag.COMPRESSED, 0),
     ]
-    assert decode_batch(requests[0].body) == [(0, b"1", b""), (7, b"2", b"DELAY\x013\x02")]
+    assert decode_batch(requests[0].body) == [(0, b"1", b""), (7, b"2", b"DELAY\x013\x02"), (0, b"3", b"")]
+
+
+def test_records_that_were_born_one_after_the_other_do_not_become_a_request_each() -> None:
+    """The header of a batch has one born timestamp: that of the first message, as in a batch of messages."""
+    units = [unit(bytes(200), born_timestamp=NOW + index) for index in range(2000)]
+    requests, failures = encode_units(units, Limits(), NOW + 5000)
+    assert failures == []
+    assert len(requests) <= 4
+    assert [request.born for request in requests] == [NOW + request.indexes[0] for request in requests]
 
 
 def test_a_batch_keeps_within_its_limits() -> None:

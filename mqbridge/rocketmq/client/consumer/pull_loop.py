@@ -165,6 +165,7 @@ class PullLoop:
 
     def stop(self) -> None:
         """Stop pulling; a response that still arrives is ignored, unless it reports a reset."""
+        self._context.budget.settle(self._charge)  # not with the response, for which a commit in the pull may wait
         self.settle_budget()
         task, self._task = self._task, None
         for each in (task, *self._older_tasks):

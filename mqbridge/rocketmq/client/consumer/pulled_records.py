@@ -8,13 +8,12 @@ from mqbridge.native import compiled
 from mqbridge.rocketmq.client.consumer.unpacked_size import max_unpacked_body_bytes, split_points
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.compression import decompress
-from mqbridge.rocketmq.wire.properties import NAME_END, VALUE_END, Name
+from mqbridge.rocketmq.wire.properties import Name, last_value, name_prefix
 from mqbridge.rocketmq.wire.record import IPV6_HOST_BYTES, MIN_RECORD_BYTES, NO_HOST, Record, SysFlag, decode_records
 
 _SIZE = Struct(">i")
 """The size of a record, at its beginning."""
-_TAG_NAME = f"{Name.TAGS}{NAME_END}".encode()
-_VALUE_END = VALUE_END.encode()
+_TAG_NAME = name_prefix(Name.TAGS)
 _SIZE_AND_SYS_FLAG = Struct(">i35xB")
 """The size of a record, and the lowest eight bits of its sysFlag."""
 _CRC_AT = 8
@@ -212,12 +211,7 @@ def property_of(record: Record, name: bytes) -> bytes | None:
 
     `name` is the property's name followed by NAME_END. If the property is repeated, the last value counts.
     """
-    properties = record.properties
-    at = len(properties)
-    while (at := properties.rfind(name, 0, at)) >= 0:
-        if at == 0 or properties[at - 1 : at] == _VALUE_END:
-            return properties[at + len(name) :].partition(_VALUE_END)[0] or None
-    return None
+    return last_value(record.properties, name)
 
 
 def _count_stored(body: bytes) -> tuple[int, int]:

@@ -127,3 +127,24 @@ async def test_messages_before_a_gap_are_not_skipped(environment: ScriptedEnviro
     with pytest.raises(LaneRevoked):
         await receiving
     assert environment.groups.committed("G") == 0
+
+
+@pytest.mark.parametrize("holds_budget", [False, True])
+async def test_dropped_pulls_no_longer_count_on_the_budget(environment: ScriptedEnvironment, holds_budget: bool) -> None:
+    """Other queues may use their room; what was taken counts until its user releases it."""
+    environment.groups.append(*[bytes(1000)] * 20)
+    environment.groups.log().limit = 5
+    consumer = await environment.join(orderly=True, release_wait_s=PATIENCE_S)
+    assigned = consumer.held[QUEUE]
+    assigned.holds_budget = holds_budget
+    await until(lambda: environment.groups.held)
+    taken = await assigned.receive()
+    assert assigned.state.buffered
+    assigned.announce_release(PATIENCE_S)
+    kept = taken.size if holds_budget else 0
+    assert consumer.budget.requested == 0, "the response to the pull in flight will be ignored"
+    assert consumer.budget.held == assigned.held_bytes == kept
+    assigned.release_budget(kept)
+    assert consumer.budget.held == 0
+    await assigned.release()
+    assert consumer.budget.held == consumer.budget.requested == consumer.budget.queues == 0
