@@ -24,6 +24,8 @@ class PulsarHarness:
     finds_last = True
     room = Room.DIVIDED
     finds_times = True
+    keeps_foreign_units = False
+    """Units of a sender are stored as they are only if their metadata have its name and its sequence ids."""
     patience_s = 30.0
 
     def __init__(self, server: Pulsar, subscription_type: str = "failover") -> None:

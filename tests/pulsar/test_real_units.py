@@ -15,14 +15,14 @@ from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.reader import read
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.message import Batch, Message, Share, Unit
+from mqbridge.message import Batch, Message, Partition, Share, Unit
 from mqbridge.pulsar.adapter.registration import ADAPTER
 from mqbridge.pulsar.client.cluster_client import ClusterClient
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.mapping.stored import decode_plain
 from mqbridge.pulsar.mapping.unit_format import EntryFormat
 from mqbridge.pulsar.wire.compression import CODEC_NUMBERS
-from mqbridge.pulsar.wire.entry import decode_entry, stored_bytes
+from mqbridge.pulsar.wire.entry import decode_entry, stored_bytes, stored_entry
 from mqbridge.pulsar.wire.ids import EARLIEST
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from tests.kit.pulsar import Pulsar
@@ -58,7 +58,7 @@ async def chunks_of(client: ClusterClient, topic: str, count: int) -> list[Unit]
 
 
 async def send(cluster: Cluster, topic: str, units: list[Unit], **spec: object) -> None:
-    outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False, **spec))  # type: ignore[arg-type]
+    outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False, keep_units=True, **spec))  # type: ignore[arg-type]
     try:
         async with asyncio.timeout(SERVER_PATIENCE_S):
             receipt = await outbound.send(0, Share(batch_of_units(EntryFormat(), units)))
@@ -112,7 +112,7 @@ async def test_the_batches_of_a_lane_are_stored_as_they_are(pulsar: Pulsar, clie
     async with AsyncExitStack() as stack:
         inbound = await cluster.inbound(InboundSpec((source,), f"g-{uuid4().hex[:6]}"))
         stack.push_async_callback(inbound.close)
-        outbound = await cluster.outbound(OutboundSpec(target, stamp_origin=False))
+        outbound = await cluster.outbound(OutboundSpec(target, stamp_origin=False, keep_units=True))
         stack.push_async_callback(outbound.close)
         lane, count = await anext(inbound.lanes()), 0
         async with asyncio.timeout(SERVER_PATIENCE_S):
@@ -124,6 +124,39 @@ async def test_the_batches_of_a_lane_are_stored_as_they_are(pulsar: Pulsar, clie
     stored, sent = await units_of(cluster, target), await units_of(cluster, source)
     assert [unit.data for unit in stored] == [unit.data for unit in sent]
     assert {decode_entry(unit.data).metadata.producer_name for unit in stored} == {"sdk"}
+
+
+def sender_units(name: str, first: int) -> list[Unit]:
+    """Return a single message and a batch of three, with sequence ids from `first` on of a producer of this name."""
+    single = MessageMetadata(producer_name=name, sequence_id=first, publish_time=7)
+    joined, payload, count = batch([b"%d" % number for number in range(first + 1, first + 4)])
+    joined.producer_name, joined.sequence_id, joined.highest_sequence_id, joined.publish_time = name, first + 1, first + 3, 7
+    return [
+        Unit(stored_entry(single, b"%d" % first), 1, 7, (first,)),
+        Unit(stored_entry(joined, payload), count, 7, (first + 1,)),
+    ]
+
+
+@pytest.mark.parametrize("name", ["sdk", "another"])
+async def test_a_sender_is_found_after_its_topic_was_loaded_again(pulsar: Pulsar, cluster: Cluster, name: str) -> None:
+    """Units of the sender's own name are stored as they are, others as messages of the sender."""
+    namespace = await asyncio.to_thread(pulsar.create_namespace, "acme", f"units-{uuid4().hex[:6]}")
+    await asyncio.to_thread(pulsar.admin, "POST", f"namespaces/{namespace}/deduplication", True)
+    topic = await asyncio.to_thread(pulsar.create_topic, "t", 0, namespace=namespace)
+    source, units = Partition("sdk", "producer", "0", 0), sender_units(name, 100)
+    for round_number in range(3):
+        outbound = await cluster.outbound(OutboundSpec(topic, stamp_origin=False, sender="sdk", keep_units=True))
+        assert await outbound.resume(source) == ({0: (103,)} if round_number else {})
+        assert not (await outbound.send(0, Share(batch_of_units(EntryFormat(), units, source)))).failures
+        await outbound.close()
+        await asyncio.to_thread(pulsar.admin, "PUT", f"{topic.replace('://', '/')}/unload")
+    stored = await units_of(cluster, topic)
+    messages = [message for unit in stored for message in decode_plain(decode_entry(unit.data))]
+    assert [message.payload for message in messages] == [b"100", b"101", b"102", b"103"]
+    assert ([unit.data for unit in stored] == [unit.data for unit in units]) is (name == "sdk")
+    producer = await cluster.outbound(OutboundSpec(topic, sender="another", stamp_origin=False))
+    assert await producer.resume(source) == {}, "no unit has spent the sequence ids of another producer"
+    await producer.close()
 
 
 async def test_a_topic_in_use_is_not_deleted(pulsar: Pulsar, client: ClusterClient, subscribe, cluster: Cluster) -> None:

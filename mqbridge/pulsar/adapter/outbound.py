@@ -124,7 +124,7 @@ class PulsarOutbound:
         No entry of several messages may be larger, because the refusal of an entry says nothing about each of its messages.
         """
         self._max_message_size = max_message_size
-        return Limits(self._options.batch_messages, min(self._options.batch_bytes, max_message_size))
+        return Limits(self._options.batch_messages, min(self._options.batch_bytes, max_message_size), max_message_size)
 
     def _encode(self, partition: int, share: Share) -> EncodedShare:
         """Encode a share, or of a sender, what the partition has not stored yet. Raises ClusterError, see `SenderSequence`."""

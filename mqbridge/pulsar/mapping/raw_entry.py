@@ -7,9 +7,11 @@ message there is one raw message for each chunk.
 If the metadata can be read, the raw message also has the entry's own key, ordering key, properties and times, as copies.
 """
 
+from collections.abc import Sequence
+
 from mqbridge.errors import MappingError
 from mqbridge.mapping.raw_form import RAW_FORM, may_be_copied, raw_properties
-from mqbridge.message import Message
+from mqbridge.message import Message, Position
 from mqbridge.pulsar.mapping.keys import decode_key
 from mqbridge.pulsar.wire.chunks import describes_chunk
 from mqbridge.pulsar.wire.entry import Entry, decode_entry, stored_entry
@@ -46,14 +48,18 @@ def unreadable_messages(entry: Entry) -> list[Message]:
     ]
 
 
-def unreadable_unit(entry: Entry, data: bytes, count: int) -> list[Message]:
-    """Return `count` messages for a unit that cannot be read: the payload of the first one is the whole entry, `data`."""
+def unreadable_unit(entry: Entry, data: bytes, positions: Sequence[Position]) -> list[Message]:
+    """Return messages with these positions for a unit that cannot be read: the payload of the first one is all of it, `data`."""
+    if not positions:
+        return []
     defect = entry.defect or "the entry cannot be read"
     if entry.is_parsed:
         first = _message(entry, entry.metadata, data, 0, defect)
     else:
         first = Message(data, raw_properties((), FORM), defect=defect)
-    return [first, *(Message(b"", publish_time=first.publish_time, defect=defect) for _ in range(1, count))][:count]
+    first.position = positions[0]
+    published = first.publish_time
+    return [first, *(Message(b"", publish_time=published, position=position, defect=defect) for position in positions[1:])]
 
 
 def raw_message(entry: Entry, defect: str) -> Message:

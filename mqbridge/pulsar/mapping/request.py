@@ -1,6 +1,7 @@
 """Encodes messages into entries for a producer to send."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from mqbridge import native
 from mqbridge.adapter.receipt import MessageFailure
@@ -12,12 +13,15 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
 
 class Limits:
-    """Limits of an entry before compression. A message larger than `max_bytes` becomes an entry of its own."""
+    """Limits of an entry before compression. A message larger than `max_bytes` becomes an entry of its own.
 
-    __slots__ = ("max_bytes", "max_messages")
+    `max_message_size` is the broker's limit, which an entry that is stored as it is must not exceed.
+    """
 
-    def __init__(self, max_messages: int = 5000, max_bytes: int = 512 << 10) -> None:
-        self.max_messages, self.max_bytes = max_messages, max_bytes
+    __slots__ = ("max_bytes", "max_message_size", "max_messages")
+
+    def __init__(self, max_messages: int = 5000, max_bytes: int = 512 << 10, max_message_size: int = 5 << 20) -> None:
+        self.max_messages, self.max_bytes, self.max_message_size = max_messages, max_bytes, max_message_size
 
 
 class EncodedEntry:
@@ -177,4 +181,9 @@ def encode_restored(messages: Sequence[Message], origin: str | None, limits: Lim
 
 def unreadable_failure(index: int, defect: str) -> MessageFailure:
     """Return the failure of a message with a defect."""
-    return MessageFailure(index, Failure.REFUSED, f"the message could not be read: {defect}")
+    return MessageFailure(index, Failure.REFUSED, _unreadable_reason(defect))
+
+
+@lru_cache(maxsize=16)  # all messages of an entry have the same defect, and a unit may say that they are many
+def _unreadable_reason(defect: str) -> str:
+    return f"the message could not be read: {defect}"

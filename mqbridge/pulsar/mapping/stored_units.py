@@ -6,6 +6,7 @@ from mqbridge.adapter.receipt import MessageFailure
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.message import Unit
 from mqbridge.pulsar.mapping.request import unreadable_failure
+from mqbridge.pulsar.mapping.unit_format import check_count
 from mqbridge.pulsar.wire.entry import read_metadata
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
@@ -43,18 +44,12 @@ def units_to_store(units: Sequence[Unit]) -> tuple[list[UnitToStore], list[Messa
         indexes, begin = range(begin, begin + unit.message_count), begin + unit.message_count
         try:
             metadata, payload_begin = read_metadata(unit.data)
-            _check_count(metadata, unit.message_count)
+            check_count(metadata, unit.message_count)
         except RemoteProtocolError as error:
-            failures += [unreadable_failure(index, str(error)) for index in indexes]
+            defect = str(error)
+            failures += [unreadable_failure(index, defect) for index in indexes]
             continue
         if any(map(metadata.HasField, _OF_ANOTHER_CLUSTER)):
             return None
         entries.append(UnitToStore(unit.data, metadata, len(unit.data) - payload_begin, indexes))
     return entries, failures
-
-
-def _check_count(metadata: MessageMetadata, count: int) -> None:
-    """Raise RemoteProtocolError if unit and entry differ in the number of messages; a lane counts an encrypted entry as one."""
-    stored = max(1, metadata.num_messages_in_batch)
-    if count != stored and not (count == 1 and metadata.encryption_keys):
-        raise RemoteProtocolError(f"the entry has {stored} messages, and its unit says {count}")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -13,6 +14,7 @@ from mqbridge.pulsar.adapter.bounds import request_bounds
 from mqbridge.pulsar.adapter.known_entries import KnownEntries
 from mqbridge.pulsar.adapter.partition_reader import PulsarReader
 from mqbridge.pulsar.client.connection import handshake
+from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
 from mqbridge.pulsar.wire.batch import join_batch
 from mqbridge.pulsar.wire.entry import stored_entry
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -72,6 +74,11 @@ async def topic(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Topic]:
     yield topic
     await topic.close()
     assert not [task for task in asyncio.all_tasks() - before - {asyncio.current_task()} if not task.done()]
+
+
+async def iterate(times: int) -> None:
+    for _ in range(times):
+        await asyncio.sleep(0)
 
 
 async def receive(reader: PulsarReader) -> Batch | None:
@@ -181,22 +188,20 @@ async def test_a_reader_reads_ahead_within_its_limit(topic: Topic, size: int) ->
     held = 0
     for _ in range(50):
         await asyncio.sleep(0)
-        held = max(held, reader._consumer.held_bytes)  # type: ignore[union-attr]
+        held = max(held, reader._reading._consumer.held_bytes)  # type: ignore[union-attr]
     assert held <= 20_000 + (size + 2000)
-    assert reader._consumer.queued < 20  # type: ignore[union-attr]
+    assert reader._reading._consumer.queued < 20  # type: ignore[union-attr]
     await take(reader, 99)
 
 
 async def test_a_batch_that_nobody_received_counts_as_read_ahead(topic: Topic) -> None:
     topic.add(*(b"%d" % number for number in range(100)), padding=3000)
     reader = topic.reader(max_bytes=20_000)
-    waiting = spawn(reader.receive(), "test receive")
-    await until(lambda: topic.consumers == 1)
-    await cancel(waiting)
-    await until(lambda: reader._step is not None and reader._step.done())
+    await cancel_receive(reader)
+    await until(lambda: reader._reading._step is not None and reader._reading._step.done())
     for _ in range(50):
         await asyncio.sleep(0)
-    assert 0 < reader._consumer.held_bytes <= 25_000  # type: ignore[union-attr]
+    assert 0 < reader._reading._consumer.held_bytes <= 25_000  # type: ignore[union-attr]
     await take(reader, 100)
 
 
@@ -217,6 +222,34 @@ async def test_a_reader_is_caught_up_once_the_broker_says_so(topic: Topic) -> No
     await until(lambda: not reader.caught_up)
 
 
+async def test_a_batch_that_nobody_received_is_more(topic: Topic) -> None:
+    topic.add(b"a")
+    reader = topic.reader()
+    await take(reader, 1)
+    await cancel_receive(reader)
+    topic.add(b"b")
+    await iterate(20)
+    assert not await reader.confirm_caught_up()
+    assert not reader.caught_up
+    assert await take(reader, 1) == [b"b"]
+    assert not reader.caught_up, "nobody has asked since then"
+    assert await reader.confirm_caught_up()
+    await cancel_receive(reader)
+    assert reader.caught_up
+    topic.add(b"c")
+    await iterate(20)
+    assert not reader.caught_up
+    assert await take(reader, 1) == [b"c"]
+    assert not reader.caught_up
+
+
+async def cancel_receive(reader: PulsarReader) -> None:
+    """Begin a step that waits for an entry."""
+    waiting = spawn(reader.receive(), "test receive")
+    await iterate(5)
+    await cancel(waiting)
+
+
 async def test_a_reader_that_begins_at_the_end_is_caught_up(topic: Topic) -> None:
     topic.add(b"a", b"b")
     reader = topic.reader((LEDGER, 2, 0))
@@ -229,6 +262,92 @@ async def test_a_reader_that_begins_at_the_end_is_caught_up(topic: Topic) -> Non
     async with asyncio.timeout(PATIENCE_S):
         batch = await waiting
     assert [message.payload for message in batch.messages] == [b"b"]
+
+
+def hold_opening(topic: Topic, *, is_uncancellable: bool = False) -> "asyncio.Future[None]":
+    """Hold the next opening of a consumer, once it is subscribed, until the returned future has a result.
+
+    A cancelled opening closes its consumer, as a client does, or is completed nevertheless.
+    """
+    gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    open_consumer = topic.client.consumer
+
+    async def held(*arguments: Any) -> EntryConsumer:
+        topic.client.consumer = open_consumer  # type: ignore[method-assign]
+        consumer = await open_consumer(*arguments)
+        try:
+            await gate
+        except asyncio.CancelledError:
+            if not is_uncancellable:
+                await consumer.close()
+                raise
+        return consumer
+
+    topic.client.consumer = held  # type: ignore[assignment, method-assign]
+    return gate
+
+
+@pytest.mark.parametrize("is_uncancellable", [False, True])
+async def test_a_seek_while_the_wake_up_of_an_opening_is_queued(topic: Topic, is_uncancellable: bool) -> None:
+    topic.add(b"a", b"b", b"c")
+    gate = hold_opening(topic, is_uncancellable=is_uncancellable)
+    reader = topic.reader((LEDGER, 2, 0))
+    waiting = spawn(reader.receive(), "test receive")
+    await until(lambda: topic.consumers == 1)
+    await iterate(5)
+    gate.set_result(None)
+    await reader.seek((LEDGER, 0, 0))
+    async with asyncio.timeout(PATIENCE_S):
+        batch = await waiting
+    assert [message.payload for message in batch.messages] == [b"a", b"b", b"c"]
+    assert topic.consumers == 1
+
+
+@pytest.mark.parametrize("is_uncancellable", [False, True])
+async def test_a_close_while_the_wake_up_of_an_opening_is_queued(topic: Topic, is_uncancellable: bool) -> None:
+    gate = hold_opening(topic, is_uncancellable=is_uncancellable)
+    reader = topic.reader()
+    waiting = spawn(reader.receive(), "test receive", log_errors=False)
+    await until(lambda: topic.consumers == 1)
+    await iterate(5)
+    gate.set_result(None)
+    await reader.close()
+    assert topic.consumers == 0
+    with pytest.raises(ClusterError, match="is closed"):
+        await waiting
+
+
+async def test_a_seek_while_the_wake_up_of_the_end_is_queued(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step that would end the range is of the former position."""
+    topic.add(b"a")
+    gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    last_id = EntryConsumer.last_id
+
+    async def held(consumer: EntryConsumer) -> tuple[int, int]:
+        found = await last_id(consumer)
+        await gate
+        return found
+
+    monkeypatch.setattr(EntryConsumer, "last_id", held)
+    reader = topic.reader((LEDGER, 1, 0), (LEDGER, 9, 0))
+    await cancel_receive(reader)
+    await iterate(20)
+    topic.add(b"b", b"c")
+    gate.set_result(None)
+    await reader.seek((LEDGER, 1, 0))
+    assert await take(reader, 2) == [b"b", b"c"]
+    assert await receive(reader) is None
+
+
+async def test_a_closed_reader_cannot_be_moved(topic: Topic) -> None:
+    topic.add(b"a")
+    reader = topic.reader()
+    await take(reader, 1)
+    await reader.close()
+    with pytest.raises(ClusterError, match="is closed") as raised:
+        await reader.seek((LEDGER, 0, 0))
+    assert raised.value.failure is Failure.FATAL
+    assert reader.position == (LEDGER, 1, 0)
 
 
 async def test_an_error_is_raised_and_reading_goes_on(topic: Topic) -> None:

@@ -1,14 +1,17 @@
 """Shares of units, and the units of batches: what a lane or a reader received is stored elsewhere as it is."""
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.adapter.formats import batch_of_units, message_positions
+from mqbridge import native
+from mqbridge.adapter.formats import MAX_UNIT_MESSAGES, batch_of_units, message_positions
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import Failure, LocalProtocolError
@@ -119,7 +122,7 @@ class Target:
 
     async def outbound(self, spec: OutboundSpec | None = None, **more: object) -> PulsarOutbound:
         topics, target = Topics(self.client, "c", "public/default"), Partition("c", "target", "-1", 0)
-        spec = spec or OutboundSpec("target", stamp_origin=False)
+        spec = spec or OutboundSpec("target", stamp_origin=False, keep_units=True)
         limit = self.store.max_message_size
         outbound = PulsarOutbound(None, self.client, topics, spec, [target], limit, **more)  # type: ignore[arg-type]
         self._open.append(outbound)
@@ -224,18 +227,52 @@ async def test_a_damaged_unit_is_refused_and_the_others_are_stored(target: Targe
     assert list(receipt.positions) == [(LEDGER, 0, 0), (LEDGER, 0, 1), *[()] * 5, (LEDGER, 1, 0), (LEDGER, 1, 1)]
 
 
-async def test_a_unit_above_the_limit_is_refused(target: Target) -> None:
+@pytest.mark.parametrize("data", [b"junk", batch_entry([b"a", b"b"])])
+@pytest.mark.parametrize("keep_units", [False, True])
+async def test_failures_of_a_unit_that_claims_many_messages_are_small(target: Target, data: bytes, keep_units: bool) -> None:
+    outbound = await target.outbound(OutboundSpec("target", stamp_origin=False, keep_units=keep_units))
+    batch = batch_of_units(EntryFormat(), [Unit(data, MAX_UNIT_MESSAGES, None)])
+    tracemalloc.start()
+    try:
+        receipt = await send(outbound, batch)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(receipt.failures) == MAX_UNIT_MESSAGES
+    assert len({id(failure.reason) for failure in receipt.failures}) == 1
+    assert peak < (25 if keep_units else 60) << 20, "each message takes a failure, its index, and perhaps a Message"
+
+
+async def test_a_share_with_a_unit_above_the_limit_is_sent_as_messages(target: Target) -> None:
     outbound = await target.outbound()
-    large = batch_entry([bytes(400)] * 3)
-    receipt = await send(outbound, batch_of(batch_entry([b"a"]), large, batch_entry([b"b"])))
-    assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == [(n, Failure.REFUSED) for n in (1, 2, 3)]
-    assert "stored as it was received" in receipt.failures[0].reason
-    assert payloads(target) == [b"a", b"b"]
+    receipt = await send(outbound, batch_of(batch_entry([b"a"]), batch_entry([bytes(400)] * 3), batch_entry([b"b"])))
+    assert not receipt.failures
+    assert payloads(target) == [b"a", *[bytes(400)] * 3, b"b"]
+    assert {decode_entry(data).metadata.producer_name for data in target.stored} == {"made-up"}
+
+
+@pytest.mark.parametrize("chunking", [False, True])
+async def test_a_message_above_the_limit_is_sent_in_chunks_or_refused(target: Target, chunking: bool) -> None:
+    options = PulsarOutboundOptions(chunking=chunking)
+    outbound = await target.outbound(OutboundSpec("target", stamp_origin=False, keep_units=True, options=options))
+    receipt = await send(outbound, batch_of(batch_entry([b"a"]), batch_entry([bytes(2500)])))
+    assert [(failure.index, failure.failure_kind) for failure in receipt.failures] == ([] if chunking else [(1, Failure.REFUSED)])
+    assert len(target.stored) == (4 if chunking else 1)
+
+
+@pytest.mark.parametrize("size", range(860, 1060, 20))
+async def test_a_unit_is_kept_up_to_the_limit_of_the_broker(target: Target, size: int) -> None:
+    """The limit is that of the payload, as long as the metadata are short."""
+    data = stored_entry(metadata_of(), bytes(size))
+    assert not (await send(await target.outbound(), batch_of(data))).failures
+    assert (target.stored == [data]) is (size <= 1000)
 
 
 @pytest.mark.parametrize("bad", ["large", "damaged"])
 async def test_units_are_stored_whole_or_not_at_all(target: Target, bad: str) -> None:
-    outbound = await target.outbound(OutboundSpec("target", stamp_origin=False, whole_shares=True))
+    options = PulsarOutboundOptions(chunking=False)
+    spec = OutboundSpec("target", stamp_origin=False, whole_shares=True, keep_units=True, options=options)
+    outbound = await target.outbound(spec)
     good = batch_entry([b"a"])
     data = batch_entry([bytes(1000)] * 2) if bad == "large" else good[:-1] + b"?"
     receipt = await send(outbound, batch_of(good, data, good))
@@ -273,7 +310,8 @@ async def test_compression_may_make_a_whole_share_small_enough(target: Target) -
 
 @pytest.mark.parametrize("options", [{"batch_by_key": True}, {"restore_entries": True}])
 async def test_options_that_change_entries_decode_units(target: Target, options: dict[str, bool]) -> None:
-    spec = OutboundSpec("target", stamp_origin=False, options=PulsarOutboundOptions.model_validate(options))
+    options_model = PulsarOutboundOptions.model_validate(options)
+    spec = OutboundSpec("target", stamp_origin=False, keep_units=True, options=options_model)
     outbound = await target.outbound(spec)
     assert not outbound.formats
     await send(outbound, batch_of(batch_entry([b"a", b"b"])))
@@ -285,18 +323,63 @@ async def test_a_target_with_a_schema_decodes_units(target: Target) -> None:
     assert not (await target.outbound(schema=STRING)).formats
 
 
+# --- without `keep_units` -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("sender", [None, "one"])
+async def test_units_are_not_kept_unless_that_is_asked_for(
+    target: Target, sender: str | None, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The messages of entries are joined into one and compressed, as a route's options say."""
+    if not is_compiled:
+        monkeypatch.setattr(native, "compiled", None)
+    elif native.compiled is None:
+        pytest.skip("mqbridge_native is not installed, or switched off")
+    options = PulsarOutboundOptions(compression="zstd")
+    outbound = await target.outbound(OutboundSpec("target", stamp_origin=False, sender=sender, options=options))
+    assert bool(outbound.formats) is not is_compiled, "the plain code copies entries without decoding them"
+    if sender is not None:
+        outbound._sender_sequence.set_stored(PARTITION, {})  # type: ignore[union-attr]
+    received_data = [own_entry(1, [b"a" * 300, b"b" * 300]), batch_entry([b"c"], "lz4")]
+    batch = make_batch(PARTITION, [received(each, number) for number, each in enumerate(received_data)])
+    assert not (await send(outbound, batch)).failures
+    assert payloads(target) == [b"a" * 300, b"b" * 300, b"c"]
+    (metadata,) = (decode_entry(data).metadata for data in target.stored)
+    assert (metadata.producer_name, metadata.compression) == (sender or "made-up", CODEC_NUMBERS["zstd"])
+    assert metadata.publish_time != 7
+
+
+async def test_units_of_another_systems_batch_are_decoded(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its `data` are not entries, though its units are."""
+    monkeypatch.setattr(native, "compiled", None)
+    batch = batch_of(batch_entry([b"a", b"b"]))
+    batch.data = [("row", 1)]
+    assert not (await send(await target.outbound(OutboundSpec("target", stamp_origin=False)), batch)).failures
+    assert payloads(target) == [b"a", b"b"]
+
+
 # --- units of a sender ------------------------------------------------------------------------------------------------
 
 
+def own_entry(first: int, payloads: list[bytes], **fields: object) -> bytes:
+    """Return an entry as the sender "one" makes it from messages with the sequence ids from `first` on."""
+    metadata = MessageMetadata(producer_name="one", sequence_id=first, publish_time=7, num_messages_in_batch=len(payloads))
+    if len(payloads) > 1:
+        metadata.highest_sequence_id = first + len(payloads) - 1
+    metadata.MergeFrom(MessageMetadata(**fields))  # type: ignore[arg-type]
+    return stored_entry(metadata, join_batch((SingleMessageMetadata(), each) for each in payloads))
+
+
 async def sender_of(target: Target, stored: dict[int, Position]) -> PulsarOutbound:
-    outbound = await target.outbound(OutboundSpec("target", sender="one", stamp_origin=False))
+    outbound = await target.outbound(OutboundSpec("target", sender="one", stamp_origin=False, keep_units=True))
     outbound._sender_sequence.set_stored(SENDER, stored)  # type: ignore[union-attr]
     return outbound
 
 
 async def test_the_sequence_ids_of_a_sender_lie_beside_its_units(target: Target) -> None:
     outbound = await sender_of(target, {})
-    data = [batch_entry([b"a", b"b"]), batch_entry([b"c"])]
+    data = [own_entry(100, [b"a", b"b"]), own_entry(102, [b"c"])]
     await send(outbound, batch_of(*data, source=SENDER, first=100))
     assert target.stored == data
     assert target.sends == [(100, 101, 2, False), (102, 102, 1, False)]
@@ -304,9 +387,22 @@ async def test_the_sequence_ids_of_a_sender_lie_beside_its_units(target: Target)
         await send(outbound, batch_of(*data, source=PARTITION, first=200))
 
 
+@pytest.mark.parametrize("fields", [{"producer_name": "sdk-7"}, {"sequence_id": 99}, {"highest_sequence_id": 102}, {}])
+async def test_units_whose_metadata_differ_from_the_senders_are_sent_as_messages(target: Target, fields: dict[str, Any]) -> None:
+    """A broker that loads the topic again finds the sender's name and ids only in the metadata."""
+    outbound = await sender_of(target, {})
+    own, other = own_entry(98, [b"x", b"y"]), own_entry(100, [b"a", b"b"], **fields)
+    assert not (await send(outbound, batch_of(own, other, source=SENDER, first=98))).failures
+    assert payloads(target) == [b"x", b"y", b"a", b"b"]
+    assert (target.stored == [own, other]) is (not fields)
+    found = [decode_entry(data).metadata for data in target.stored]
+    assert {metadata.producer_name for metadata in found} == {"one"}
+    assert max(max(metadata.sequence_id, metadata.highest_sequence_id) for metadata in found) == 101
+
+
 async def test_units_that_are_stored_already_are_left_out(target: Target) -> None:
     outbound = await sender_of(target, {0: (101,)})
-    data = [batch_entry([b"a", b"b"]), batch_entry([b"c"])]
+    data = [batch_entry([b"a", b"b"]), own_entry(102, [b"c"])]
     receipt = await send(outbound, batch_of(*data, source=SENDER, first=100))
     assert not receipt.failures
     assert target.stored == data[1:]
@@ -314,7 +410,7 @@ async def test_units_that_are_stored_already_are_left_out(target: Target) -> Non
 
 async def test_a_unit_that_is_stored_in_part_is_sent_as_messages(target: Target) -> None:
     outbound = await sender_of(target, {0: (100,)})
-    await send(outbound, batch_of(batch_entry([b"a", b"b"]), batch_entry([b"c"]), source=SENDER, first=100))
+    await send(outbound, batch_of(own_entry(100, [b"a", b"b"]), own_entry(102, [b"c"]), source=SENDER, first=100))
     assert payloads(target) == [b"b", b"c"]
     assert decode_entry(target.stored[0]).metadata.producer_name == "one"
 
@@ -337,14 +433,19 @@ async def test_units_are_sent_again_after_a_lost_connection(target: Target) -> N
     assert target.stored == data
 
 
-@given(st.lists(st.lists(st.binary(max_size=9), min_size=1, max_size=4), min_size=1, max_size=5), st.integers(0, 30))
-def test_a_share_of_a_sender_is_completed_from_any_message_on(groups: list[list[bytes]], stored: int) -> None:
+@given(
+    st.lists(st.lists(st.binary(max_size=9), min_size=1, max_size=4), min_size=1, max_size=5), st.integers(0, 30), st.booleans()
+)
+def test_a_share_of_a_sender_is_completed_from_any_message_on(groups: list[list[bytes]], stored: int, is_own: bool) -> None:
+    begins = [sum(map(len, groups[:index])) for index in range(len(groups))]
+    data = [own_entry(begin, group) if is_own else batch_entry(group) for begin, group in zip(begins, groups, strict=True)]
+
     async def run() -> None:
         target = Target(1000)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(handshake, "dial", target.store.dial)
             outbound = await sender_of(target, {0: (stored,)})
-            receipt = await send(outbound, batch_of(*map(batch_entry, groups), source=SENDER, first=0))
+            receipt = await send(outbound, batch_of(*data, source=SENDER, first=0))
             assert not receipt.failures
             assert payloads(target) == [payload for group in groups for payload in group][stored + 1 :]
             await target.close()

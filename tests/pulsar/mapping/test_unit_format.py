@@ -129,6 +129,18 @@ def test_a_unit_without_messages_has_none() -> None:
     assert decode(CAPTURED_SINGLE, 0) == []
 
 
+@pytest.mark.parametrize("count", [1, 999, 100_000])
+def test_an_entry_of_another_number_of_messages_is_not_unpacked(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has counted the memory that its messages would take."""
+    payload = join_batch((SingleMessageMetadata(), b"") for _ in range(1000))
+    data = compressed("zstd", payload, num_messages_in_batch=1000)
+    monkeypatch.setattr("mqbridge.pulsar.wire.entry.decompress", lambda *_: pytest.fail("it is unpacked"))
+    first, *others = decode(data, count)
+    assert first.payload == data
+    assert {message.defect for message in (first, *others)} == {f"the entry has 1000 messages, and its unit says {count}"}
+    assert len({id(message.defect) for message in others}) <= 1
+
+
 texts = st.text(st.characters(codec="utf-8"), max_size=5)
 metadatas = st.builds(
     lambda properties, key, ordering_key, event_time, deliver_at: {

@@ -26,6 +26,8 @@ MAX_SEQUENCE = (1 << 63) - 1
 COMMAND_RESERVE_BYTES = 2 << 10
 """Part of FRAME_PADDING (the bytes by which a frame may exceed the maximum message size) that is reserved for the command. The
 rest of the padding is for the metadata."""
+MAX_COMMAND_BYTES = 100
+"""Maximum size of the command of a `StoredEntry`, with the frame's sizes: at most five numbers of up to ten bytes."""
 CHUNKS_TOGETHER_S = 30.0
 """Time from the sending of the first chunk of a message after which a new connection gets all its chunks again: by default, Java
 consumers drop a message that is incomplete 60 s after its first chunk."""
@@ -271,6 +273,11 @@ class StoredEntry(PendingEntry):
 def message_count(metadata: MessageMetadata) -> int:
     """Return the number of messages that a broker counts for an entry."""
     return max(1, metadata.num_messages_in_batch)
+
+
+def stored_exceeds_limit(size: int, payload_size: int, max_message_size: int) -> bool:
+    """Return True if a broker with this limit may not take an entry of `size` bytes that is sent as it is (see `StoredEntry`)."""
+    return exceeds_limit(MAX_COMMAND_BYTES + size - payload_size, payload_size, max_message_size)
 
 
 def exceeds_limit(before_payload: int, payload_size: int, max_message_size: int) -> bool:
