@@ -90,6 +90,8 @@ class InboundSpec:
     """Name of this member, for operators; None: the adapter makes one. Members of one group may have the same name."""
     sent_back: bool = True
     """Whether to receive messages that members of the group have sent back, if the system stores them in a topic of its own."""
+    keep_units: bool = False
+    """Whether `Batch.units` are needed as they were stored: without it, an adapter may keep only their messages."""
     release_wait_s: float = 0.0
     """How long a partition that the group takes away is kept, so that messages in flight can still be acknowledged.
 

@@ -61,7 +61,7 @@ class Backing:
         self.unacknowledged = UnacknowledgedBytes(1 << 20)
         self.feed = Feed(KEY, FORMAT, self.cluster.numbering, self.store, FeedLimits(self.unacknowledged, 500))
         if self.mode == "backing":
-            self.inbound = await self.cluster.inbound(InboundSpec((TOPIC,), KEY.group, max_bytes=READ_BYTES))
+            self.inbound = await self.cluster.inbound(InboundSpec((TOPIC,), KEY.group, max_bytes=READ_BYTES, keep_units=True))
             lane = await anext(self.inbound.lanes())
             self.feed.attach(LaneSource(lane, individual_ack=self.inbound.individual_ack))
         else:

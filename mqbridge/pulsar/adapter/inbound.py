@@ -132,7 +132,7 @@ class PulsarInbound:
             consumer_name=self._consumer_name,
             batch_index_ack=self.individual_ack,  # a broker without it waits until all messages of an entry are acknowledged
             create_topic=not self._topics.is_persistent(partition.topic),  # a non-persistent topic exists only while it is in use
-            keeps_packed=True,
+            keeps_packed=self._spec.keep_units,
         )
         try:
             consumer = await self._client.consumer(self._topics.partition_topic_name(partition), subscription, self._budget)
