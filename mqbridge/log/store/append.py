@@ -23,7 +23,7 @@ from mqbridge.log.store.database import Store
 from mqbridge.log.store.extents import Extent, extent_of, write_extents
 from mqbridge.log.store.new_row import NewRow
 from mqbridge.log.store.retention import Limits, trim_extent
-from mqbridge.log.store.schema import DELETED_BYTES, BatchStamp, batch_crc
+from mqbridge.log.store.schema import BatchStamp, batch_crc
 from mqbridge.log.store.senders import PartlyStored, StoredSequences
 from mqbridge.message import Position
 from mqbridge.net.backoff import Backoff
@@ -333,9 +333,10 @@ class _Group:
     def add(self, append: Append) -> Outcome:
         """Add the rows of an append that are not stored yet."""
         partition = append.partition
-        first, tail, size = self.extents.get(partition) or extent_of(self._connection, partition)
-        if size == DELETED_BYTES:
+        extent = self.extents.get(partition) or extent_of(self._connection, partition)
+        if extent.is_deleted:
             return TopicChanged("the topic was deleted: create it again, and open it")
+        first, tail, size = extent
         rows, repeated = append.rows, 0
         if append.sender is not None:
             if self._sequences is None:

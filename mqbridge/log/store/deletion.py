@@ -56,8 +56,8 @@ def _refuse_members(connection: Connection, observer: Observer, topic: TopicRow)
 
 def find_left(connection: Connection) -> list[int]:
     """Return the ids of partitions of deleted topics that still have batches."""
-    query = f"SELECT id FROM partition p WHERE bytes = ? AND EXISTS (SELECT 1 FROM batch WHERE partition = p.id AND {_LEFT})"  # noqa: S608
-    return [id_ for (id_,) in connection.execute(query, (DELETED_BYTES,))]
+    query = f"SELECT id FROM partition p WHERE bytes < 0 AND EXISTS (SELECT 1 FROM batch WHERE partition = p.id AND {_LEFT})"  # noqa: S608
+    return [id_ for (id_,) in connection.execute(query)]
 
 
 def delete_batches(connection: Connection, partition: int) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from mqbridge.log.store.connection import Connection
 from mqbridge.log.store.jumps import jumps_of
 from mqbridge.log.store.positions import scan_positions
-from mqbridge.log.store.schema import DELETED_BYTES, BatchStamp, batch_crc, extent_crc, split_partition_id
+from mqbridge.log.store.schema import BatchStamp, batch_crc, extent_crc, split_partition_id
 
 MAX_BATCH_MESSAGES = 1 << 16
 """More messages than a batch has: a damaged row may say anything."""
@@ -33,8 +33,8 @@ class Extent(NamedTuple):
 
     @property
     def is_deleted(self) -> bool:
-        """True if the topic was deleted."""
-        return self.bytes == DELETED_BYTES
+        """True if the topic was deleted: any negative size says so (see `schema.DELETED_BYTES`)."""
+        return self.bytes < 0
 
 
 NO_MESSAGES = Extent(0, 0, 0)

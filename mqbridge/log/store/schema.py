@@ -78,8 +78,8 @@ been given after the backup from which the file was restored, so readers of its 
 
 
 DELETED_BYTES = -1
-"""Size of a partition whose topic was deleted. The row stays: the id of the topic is given to no other one, and the mark, which
-knows the offsets of the partition, does not report its messages as lost."""
+"""Size of a partition whose topic was deleted; any other negative size means the same. The row stays: the id of the topic is
+given to no other one, and the mark, which knows the offsets of the partition, does not report its messages as lost."""
 DELETED_FORMAT = "log.deleted"
 """Format of a row without contents that takes the place of a deleted one: see `deletion`."""
 

@@ -13,11 +13,12 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.reader import read
 from mqbridge.errors import ClusterError, Failure, TopicChanged
 from mqbridge.log.adapter.cluster import LogCluster
-from mqbridge.log.store import deletion
+from mqbridge.log.store import deletion, retention
 from mqbridge.log.store.backup import backup
 from mqbridge.log.store.check import check
 from mqbridge.log.store.check_result import CheckResult
 from mqbridge.log.store.export import export
+from mqbridge.log.store.extents import Extent, extent_of, write_extents
 from mqbridge.log.store.repair import repair
 from mqbridge.message import Batch, Message, Share
 from mqbridge.net.tasks import spawn
@@ -194,10 +195,36 @@ async def test_a_deletion_that_was_interrupted_is_finished_by_the_next_start(
     assert rows(tmp_path / "export.db", "SELECT count(*) FROM batch") == [(3,)]
     await cluster.close()
     cluster = await open_log()
-    async with asyncio.timeout(PATIENCE_S):
-        while rows(path, "SELECT count(*) FROM batch WHERE partition >> 20 = 1") != [(0,)]:
-            await asyncio.sleep(0.01)
+    await no_rows_of_topic(path, 1)
     await cluster.close()
+
+
+async def test_retention_leaves_a_deletion_in_progress_alone(open_log: OpenLog, tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    cluster = await open_log()
+    await send(cluster, "t", 0, 600)
+    await send(cluster, "u", 0, 3)
+    outbound = await outbound_of(cluster)
+    store, everything = cluster.store, retention.Limits(None, 1 << 60)
+    (partition,) = await store.write(deletion.begin, store.observer, "t")
+    for limits in (everything, retention.Limits(0, None)):
+        assert await store.write(retention.trim, partition, limits) == (0, True)
+    assert (await store.read(extent_of, partition)).is_deleted
+    with pytest.raises(TopicChanged):
+        await outbound.send(0, Share(Batch.of(numbered(0, 1))))
+    await store.write(write_extents, [(partition, Extent(256, 600, -1000))])
+    await cluster.close()
+    cluster = await open_log()
+    await no_rows_of_topic(path, 1)
+    await cluster.close()
+    problems(path)
+
+
+async def no_rows_of_topic(path: Path, topic_id: int) -> None:
+    """Wait until the log has deleted all batches of a topic."""
+    async with asyncio.timeout(PATIENCE_S):
+        while rows(path, "SELECT count(*) FROM batch WHERE partition >> 20 = ?", topic_id) != [(0,)]:
+            await asyncio.sleep(0.01)
 
 
 async def test_polls_find_new_messages_after_the_newest_ones_were_deleted(open_log: OpenLog) -> None:
