@@ -254,6 +254,7 @@ class Store:
         Raises no error of SQLite: what was committed before is stored.
         """
         try:
+            connection.end_job()  # an unfinished query of this connection would need the WAL
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.Error as error:
             log.warning("the WAL of the log %s could not be moved into its file, which is tried again: %s", opened.path, error)

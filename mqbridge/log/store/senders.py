@@ -11,6 +11,7 @@ either has stored is not stored again, and what would mix stored and new message
 
 import struct
 from collections.abc import Sequence
+from contextlib import closing
 
 from mqbridge.errors import ClusterError
 from mqbridge.log.store.connection import Connection
@@ -34,10 +35,11 @@ def highest_sequence(connection: Connection, partition: int, sender: str) -> int
     A damaged index may lead to the row of another sender, or to none; a damaged row has lost its messages. Neither counts, so
     that these messages are stored again.
     """
-    for (rowid,) in connection.execute(ROWS_OF_SENDER, (partition, sender)):
-        row = connection.execute(_ROW, (rowid,)).fetchone()
-        if row is not None and (sequence := _intact_sequence(row, partition, sender)) is not None:
-            return sequence
+    with closing(connection.execute(ROWS_OF_SENDER, (partition, sender))) as rows:
+        for (rowid,) in rows:
+            row = connection.execute(_ROW, (rowid,)).fetchone()
+            if row is not None and (sequence := _intact_sequence(row, partition, sender)) is not None:
+                return sequence
     return None
 
 

@@ -13,7 +13,10 @@ from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.adapter.outbound import LogOutbound
+from mqbridge.log.store import database
 from mqbridge.log.store.backup import backup
+from mqbridge.log.store.connection import Connection
+from mqbridge.log.store.database import WAL_BYTES
 from mqbridge.log.store.senders import ROWS_OF_SENDER
 from mqbridge.message import Batch, Message, Partition, Share
 from tests.conformance.arena import numbered
@@ -259,6 +262,36 @@ def test_the_highest_sequence_is_found_by_an_index(tmp_path: Path) -> None:
     plan = " ".join(row[-1] for row in connection.execute(f"EXPLAIN QUERY PLAN {ROWS_OF_SENDER}", (1, "a")))
     assert "batch_sender (partition=? AND sender=?)" in plan
     assert "TEMP B-TREE" not in plan
+
+
+async def test_the_wal_of_a_sender_is_moved_into_the_file(open_log: OpenLog, tmp_path: Path) -> None:
+    """A query that is still open when a transaction commits would keep its snapshot, and with it the whole WAL."""
+    cluster = await open_log(synchronous="normal")
+    outbound, largest = await sdk_outbound(cluster), 0
+    for position in range(40):
+        share = Share(Batch.of([Message(bytes(4 << 20), position=(position,))], SDK))
+        assert not (await outbound.send(0, share)).failures
+        largest = max(largest, (tmp_path / "log.db-wal").stat().st_size)
+    assert largest <= WAL_BYTES + (12 << 20)
+
+
+async def test_a_wal_that_is_too_large_is_moved_into_the_file_after_each_job(
+    open_log: OpenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever queries the job has left open."""
+    cluster = await open_log(synchronous="normal")
+    outbound = await sdk_outbound(cluster)
+    for position in range(3):
+        assert not (await outbound.send(0, messages_of(position, position + 1))).failures
+    monkeypatch.setattr(database, "WAL_BYTES", 0)
+    cluster.store._guarded_until = 0.0
+
+    def leave_query_open(connection: Connection) -> int:
+        connection.execute("INSERT INTO lease VALUES ('g', 1, 'a')")
+        return int(connection.execute("SELECT rowid FROM batch").fetchone()[0])
+
+    assert await cluster.store.write(leave_query_open) == 1
+    assert (tmp_path / "log.db-wal").stat().st_size == 0
 
 
 @pytest.mark.parametrize("sender", ["", "\ud800", "x" * (64 << 10) + "y"])
