@@ -86,8 +86,8 @@ class LogCluster:
     async def delete(self, topic: str) -> None:
         """Delete the topic with its messages and all that groups have of it. Raises ClusterError while a group has members.
 
-        Open readers and outbounds of the topic fail. What this could not delete before an error or a kill is deleted when the
-        log is opened again.
+        Open readers and outbounds of the topic fail. What this could not delete, because of an error or a cancellation, is
+        deleted by the next pass of the retention, by another call, or when the log is opened again.
         """
         if not name_problem(topic):
             await self.store.delete_topic(topic)

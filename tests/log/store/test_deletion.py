@@ -13,7 +13,7 @@ from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.reader import read
 from mqbridge.errors import ClusterError, Failure, TopicChanged
 from mqbridge.log.adapter.cluster import LogCluster
-from mqbridge.log.store import deletion, retention
+from mqbridge.log.store import database, deletion, retention
 from mqbridge.log.store.backup import backup
 from mqbridge.log.store.check import check
 from mqbridge.log.store.check_result import CheckResult
@@ -175,16 +175,7 @@ async def test_a_deletion_that_was_interrupted_is_finished_by_the_next_start(
     cluster = await open_log()
     await send(cluster, "t", 0, 600)
     await send(cluster, "u", 0, 3)
-    original, calls = deletion.delete_batches, 0
-
-    def fail_later(*arguments: Any) -> bool:
-        nonlocal calls
-        calls += 1
-        if calls > 1:
-            raise ClusterError("the disk is gone")
-        return original(*arguments)
-
-    monkeypatch.setattr(deletion, "delete_batches", fail_later)
+    interrupt_deletions(monkeypatch)
     with pytest.raises(ClusterError, match="the disk is gone"):
         await cluster.delete("t")
     assert await cluster.topics() == ["u"]
@@ -218,6 +209,59 @@ async def test_retention_leaves_a_deletion_in_progress_alone(open_log: OpenLog, 
     await no_rows_of_topic(path, 1)
     await cluster.close()
     problems(path)
+
+
+async def test_a_deletion_that_was_interrupted_is_finished_when_it_is_repeated(
+    open_log: OpenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log.db"
+    cluster = await open_log()
+    await send(cluster, "t", 0, 600)
+    await send(cluster, "u", 0, 3)
+    interrupt_deletions(monkeypatch)
+    with pytest.raises(ClusterError, match="the disk is gone"):
+        await cluster.delete("t")
+    monkeypatch.undo()
+    assert rows(path, "SELECT count(*) FROM batch WHERE partition >> 20 = 1") == [(344,)]
+    await cluster.delete("t")
+    assert rows(path, "SELECT count(*) FROM batch WHERE partition >> 20 = 1") == [(0,)]
+
+
+async def test_a_deletion_that_was_interrupted_is_finished_by_the_next_pass(
+    open_log: OpenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if another topic was deleted meanwhile, and if what is left cannot be found at first."""
+    path = tmp_path / "log.db"
+    monkeypatch.setattr(database, "RETENTION_INTERVAL_S", 0.3)
+    cluster = await open_log()
+    for topic, end in (("t", 600), ("u", 3), ("v", 1)):
+        await send(cluster, topic, 0, end)
+    with monkeypatch.context() as patched:
+        interrupt_deletions(patched)
+        with pytest.raises(ClusterError, match="the disk is gone"):
+            await cluster.delete("t")
+    with monkeypatch.context() as patched:
+        patched.setattr(deletion, "find_left", interrupt)
+        await cluster.delete("u")
+        await asyncio.sleep(0.5)
+        assert rows(path, "SELECT count(*) FROM batch WHERE partition >> 20 = 1") == [(344,)]
+    await no_rows_of_topic(path, 1)
+
+
+def interrupt(*_: object) -> bool:
+    raise ClusterError("the disk is gone")
+
+
+def interrupt_deletions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let deletions fail after their first step."""
+    original, calls = deletion.delete_batches, 0
+
+    def fail_later(*arguments: Any) -> bool:
+        nonlocal calls
+        calls += 1
+        return interrupt() if calls > 1 else original(*arguments)
+
+    monkeypatch.setattr(deletion, "delete_batches", fail_later)
 
 
 async def no_rows_of_topic(path: Path, topic_id: int) -> None:
