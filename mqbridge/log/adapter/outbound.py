@@ -18,6 +18,7 @@ from mqbridge.log.store.append import Append, Appender
 from mqbridge.log.store.database import Store
 from mqbridge.log.store.senders import highest_sequences
 from mqbridge.log.store.topics import PartitionRow
+from mqbridge.mapping.sequences import position_of_sequence
 from mqbridge.message import Partition, Position, Share
 from mqbridge.net.failing_sends import longest_failing
 
@@ -26,8 +27,8 @@ class LogOutbound:
     """Encodes each send at once; the appender stores it with its next transaction.
 
     With `OutboundSpec.stamp_origin`, the stored origin is the message's source partition and position; without it, the origin
-    with which the message was read. With `OutboundSpec.sender`, messages whose positions are offsets are stored once, see
-    `mqbridge.log.store.senders`; positions with several components are found by their origins, as without a sender.
+    with which the message was read. With `OutboundSpec.sender`, messages are stored once, see `mqbridge.log.store.senders`; those
+    whose positions are too large for it are found by their origins, as without a sender.
     """
 
     formats = STORED_FORMATS
@@ -127,8 +128,8 @@ class LogOutbound:
         if sender is None:
             return {}
         by_id = {self._partition_ids[index]: index for index in searched}
-        found = await self._store.read(highest_sequences, sender, list(by_id))
-        return {by_id[id_]: (sequence,) for id_, sequence in found.items()}
+        found = await self._store.read(highest_sequences, sender, list(by_id), has_origins=self._spec.stamp_origin)
+        return {by_id[id_]: position_of_sequence(sequence) for id_, sequence in found.items()}
 
     async def close(self, deadline: float | None = None) -> None:
         """Wait for the sends in flight until the deadline (loop time; None: CLOSE_S from now), then fail the rest with FATAL."""

@@ -347,9 +347,8 @@ class _Group:
                 return error
         for count, records, unit_format, _, sequence in rows:
             stamp, row_bytes = self._stamp, len(records)
-            if unit_format is not None or sequence is not None:
-                sender = None if sequence is None else append.sender
-                stamp = BatchStamp(stamp.appended_ms, stamp.age_ms, unit_format, sender, sequence)
+            if unit_format is not None or append.sender is not None:
+                stamp = BatchStamp(stamp.appended_ms, stamp.age_ms, unit_format, append.sender, sequence)
             crc = batch_crc(partition, tail, count, stamp, records)
             self.rows.append((partition, tail, count, row_bytes, *stamp, crc, records))
             tail += count

@@ -65,7 +65,8 @@ TABLES = (
 )
 """Statements that create the tables. In `batch`, `format` names the format of a unit of another system that is stored as it is;
 NULL stands for our own records. `sender` and `sequence` are the stamp beside the messages: the name of the producer, and the
-offset that the last message of the row has in its source. Sequences of a sender ascend in each partition."""
+position that the last message of the row has in its source, as one number (`mapping.sequences`), or NULL if it does not fit.
+Sequences of a sender ascend in each partition."""
 _OLD_TABLES = frozenset({"topic", "partition", "batch", "position", "lease", "member"})
 """Tables of the first two versions."""
 
