@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -14,7 +15,7 @@ from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.adapter.outbound import LogOutbound
-from mqbridge.log.store import database
+from mqbridge.log.store import append, database
 from mqbridge.log.store.backup import backup
 from mqbridge.log.store.connection import Connection
 from mqbridge.log.store.database import WAL_BYTES
@@ -25,6 +26,7 @@ from tests.conformance.arena import numbered
 from tests.log.conftest import OpenLog
 from tests.log.line_units import SDK, install, line_batch, line_unit, sent_by_sdk
 from tests.log.store.log_files import change, no_report
+from tests.patience import PATIENCE_S
 
 PACKS = Partition("tube", "a", "1:0", 0)
 
@@ -215,8 +217,89 @@ async def test_a_send_behind_a_withdrawn_one_of_its_sender_fails(open_log: OpenL
     outbound.withdraw([first])
     assert reasons(await first) == {"the send was withdrawn"}
     assert reasons(await second) == {"an earlier send was withdrawn"}
+    assert await outbound.resume(SDK) == {}
     assert not (await outbound.send(0, messages_of(0, 4))).failures
     assert await stored(cluster) == [0, 1, 2, 3]
+
+
+async def test_a_send_right_after_a_withdrawal_does_not_overtake_the_withdrawn_one(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    outbound = await sdk_outbound(cluster)
+    first = outbound.send(0, messages_of(0, 2))
+    outbound.withdraw([first])
+    assert reasons(await outbound.send(0, messages_of(2, 4))) == {"an earlier send failed"}
+    assert await outbound.resume(SDK) == {}
+    assert not (await outbound.send(0, messages_of(0, 4))).failures
+    assert await stored(cluster) == [0, 1, 2, 3]
+
+
+async def test_a_send_behind_a_cancelled_one_of_its_sender_fails(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    outbound, other = await sdk_outbound(cluster), await cluster.outbound(OutboundSpec("t", sender="other", stamp_origin=False))
+    first, second = outbound.send(0, messages_of(0, 2)), outbound.send(0, messages_of(2, 4))
+    first.cancel()
+    third, others = outbound.send(0, messages_of(4, 6)), other.send(0, messages_of(90, 91))
+    for send in (second, third):
+        assert len((await send).failures) == 2
+    assert not (await others).failures
+    assert await outbound.resume(SDK) == {}
+    assert not (await outbound.send(0, messages_of(0, 6))).failures
+    assert await stored(cluster) == [90, *range(6)]
+
+
+@pytest.mark.parametrize("is_in_group", [True, False])
+async def test_a_cancelled_send_that_waits_takes_those_behind_it_along_at_once(
+    open_log: OpenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_in_group: bool
+) -> None:
+    """The caller does not wait until the log can be written, and what it sends then is not failed for the cancelled send."""
+    if not is_in_group:
+        monkeypatch.setattr(append, "GROUP_BYTES", 1)
+    cluster = await open_log(busy_timeout="50ms")
+    outbound, other = await sdk_outbound(cluster), await cluster.outbound(OutboundSpec("t", sender="other", stamp_origin=False))
+    lock = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    others = other.send(0, messages_of(90, 91))
+    first, second = outbound.send(0, messages_of(0, 2)), outbound.send(0, messages_of(2, 4))
+    await asyncio.sleep(0.3)
+    first.cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        assert len((await second).failures) == 2
+        assert await outbound.resume(SDK) == {}
+    again = outbound.send(0, messages_of(0, 4))
+    lock.execute("ROLLBACK")
+    lock.close()
+    assert not (await again).failures
+    assert not (await others).failures
+    assert await stored(cluster) == [90, 0, 1, 2, 3]
+
+
+async def test_a_fatal_failure_keeps_what_is_sent_before_its_callbacks_from_being_stored(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    outbound = await sdk_outbound(cluster)
+    appender, sent = outbound._appender, list[asyncio.Future[Receipt]]()
+    fail_all, run = appender._fail_all, appender._store.append
+
+    def fail_all_and_send(*arguments) -> None:  # type: ignore[no-untyped-def]
+        """Send right behind the failure, before its callbacks run."""
+        fail_all(*arguments)
+        sent.append(outbound.send(0, messages_of(2, 4)))
+
+    def fail_once(_job: object, size: int):  # type: ignore[no-untyped-def]
+        appender._store.append = run  # type: ignore[method-assign]
+        return run(lambda *_: raise_fatal(), size)
+
+    appender._fail_all, appender._store.append = fail_all_and_send, fail_once  # type: ignore[method-assign]
+    with pytest.raises(ClusterError, match="damaged"):
+        await outbound.send(0, messages_of(0, 2))
+    assert reasons(await sent[0]) == {"an earlier send failed"}
+    assert await outbound.resume(SDK) == {}
+    appender._fail_all = fail_all  # type: ignore[method-assign]
+    assert not (await outbound.send(0, messages_of(0, 4))).failures
+    assert await stored(cluster) == [0, 1, 2, 3]
+
+
+def raise_fatal() -> NoReturn:
+    raise ClusterError("damaged", Failure.FATAL)
 
 
 @pytest.mark.parametrize(
