@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
+from mqbridge.adapter.formats import MAX_UNIT_MESSAGES
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.adapter.tools.receipts import refused_whole
@@ -82,8 +83,8 @@ class ShareEncoder:
     def encode(self, share: Share) -> EncodedShare:
         """Return the rows of a share.
 
-        Raises ClusterError (FATAL) if it has a sender, and its positions do not ascend, or cannot become sequences although there
-        are no origins by which the messages would be found.
+        Raises ClusterError (FATAL) for a number of messages that no unit has, and, if there is a sender, for positions that do
+        not ascend, or that cannot become sequences although there are no origins by which the messages would be found.
         """
         batch, prefix = share.batch, self._origin_prefix_of(share.batch.partition)
         has_sequence = self._sender is not None and bool(batch.first)
@@ -105,6 +106,8 @@ class ShareEncoder:
     def _encode_units(self, encoded: EncodedShare, units: Sequence[Unit], unit_format: str, *, has_sequence: bool) -> None:
         """Add a row for each unit. A unit of which messages are left out is decoded: it must not be stored whole."""
         max_bytes = self._config.max_message_bytes
+        if not all(0 < unit.message_count <= MAX_UNIT_MESSAGES for unit in units):
+            raise ClusterError(f"a unit has 1 to {MAX_UNIT_MESSAGES} messages", Failure.FATAL)
         for unit in units:
             if unit.left_out:
                 messages = [m for k, m in enumerate(decode_unit(unit_format, unit)) if not unit.left_out >> k & 1]

@@ -4,18 +4,22 @@ from pathlib import Path
 
 import pytest
 
+from mqbridge.adapter.formats import MAX_UNIT_MESSAGES
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.reader import read
-from mqbridge.errors import ConfigError, Failure
+from mqbridge.errors import ClusterError, ConfigError, Failure, GapError
 from mqbridge.log.adapter import unit_formats
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store import append
+from mqbridge.log.store.check import check
+from mqbridge.log.store.extents import Extent, rebuilt_extent, write_extents
+from mqbridge.log.store.schema import BatchStamp, batch_crc
 from mqbridge.mapping.raw_form import RAW_FORM
-from mqbridge.message import Batch, Message, Share, Unit
+from mqbridge.message import NO_SOURCE, Batch, Message, Share, Unit
 from tests.conformance.arena import numbered
 from tests.log.conftest import OpenLog, lane_of, outbound_of
 from tests.log.line_units import LINES, LineFormat, install, line_batch, line_unit
-from tests.log.store.log_files import change
+from tests.log.store.log_files import change, no_report
 
 
 @pytest.fixture(autouse=True)
@@ -136,6 +140,38 @@ async def test_a_thousand_units_are_one_append(open_log: OpenLog, monkeypatch: p
     receipt = await outbound.send(0, Share(line_batch(*(line_unit(number) for number in range(1000)))))
     assert receipt.positions == [(offset,) for offset in range(1000)]
     assert groups == [[1000]]
+
+
+@pytest.mark.parametrize("count", [0, -1, MAX_UNIT_MESSAGES + 1, (1 << 63) - 1])
+async def test_a_number_of_messages_that_no_unit_has_fails_its_send_alone(open_log: OpenLog, count: int) -> None:
+    cluster = await open_log()
+    outbound, other = await outbound_of(cluster), await outbound_of(cluster, "u")
+    units = [Unit(b"x", count, 1), Unit(b"y", 5, 1)]
+    batch = Batch(NO_SOURCE, list, count=count + 5, size=2, first=(), next=(), format=LINES, units=lambda: units)
+    send, sent = outbound.send(0, Share(batch)), other.send(0, Share(line_batch(line_unit(1))))
+    with pytest.raises(ClusterError, match="1 to 100000 messages") as raised:
+        await send
+    assert raised.value.failure is Failure.FATAL
+    assert not (await sent).failures
+
+
+async def test_a_stored_number_of_messages_that_no_unit_has_is_damage(open_log: OpenLog) -> None:
+    """A reader would need memory for each of the messages, which do not exist."""
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    store, partition, count = cluster.store, outbound._partition_ids[0], 1 << 40
+    stamp = BatchStamp(1, 1, LINES)
+    row = (partition, 0, count, 1, *stamp, batch_crc(partition, 0, count, stamp, b"x"), b"x")
+    await store.write(lambda connection: connection.execute("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row))
+    await store.write(write_extents, [(partition, Extent(0, count, 1))])
+    assert not (await outbound.send(0, Share(line_batch(line_unit(1))))).failures
+    reader = await cluster.reader("t", "0", (0,))
+    with pytest.raises(GapError) as gap:
+        await reader.receive()
+    assert gap.value.resume == (count,)
+    assert (await store.read(rebuilt_extent, partition)).next == count + 1
+    await cluster.close()
+    assert "1099511627776 messages" in check(store.config.path, no_report).partitions[0].problems[0]
 
 
 async def test_a_format_that_is_not_installed_is_a_defect_with_the_bytes(
