@@ -17,7 +17,7 @@ from mqbridge.log.adapter.unit_formats import STORED_FORMATS
 from mqbridge.log.store.append import Append, Appender
 from mqbridge.log.store.database import Store
 from mqbridge.log.store.senders import highest_sequences
-from mqbridge.log.store.topics import PartitionRow
+from mqbridge.log.store.topics import PartitionRow, check_not_deleted
 from mqbridge.mapping.sequences import position_of_sequence
 from mqbridge.message import Partition, Position, Share
 from mqbridge.net.failing_sends import longest_failing
@@ -112,14 +112,32 @@ class LogOutbound:
 
         With a sender, it is the one beside its newest row, if the partition has one. Otherwise each partition is searched
         backward for a message whose origin is in `source`, down to its position in `since`: messages of a sender have origins,
-        too, unless the spec says not to stamp them. Other producers may append meanwhile: a log cannot fence them.
+        too, unless the spec says not to stamp them. Other producers may append meanwhile: a log cannot fence them. Raises
+        TopicChanged if the topic was deleted, also if it was made again.
         """
+        await self._check_topic()
         searched = {index: str(index) for index in range(self.partitions) if partitions is None or index in partitions}
         found = await self._stored_sequences(searched)
         if self._spec.sender is None or self._spec.stamp_origin:
             missing = {index: name for index, name in searched.items() if index not in found}
             if missing:
-                found |= await last_stored(self._cluster, self._spec.topic, missing, source, since, self._spec.writer)
+                found |= await self._stored_origins(missing, source, since)
+        return found
+
+    async def _check_topic(self) -> None:
+        """Raise TopicChanged if the topic of this outbound was deleted."""
+        await self._store.read(check_not_deleted, self._partition_ids)
+
+    async def _stored_origins(
+        self, searched: Mapping[int, str], source: Partition, since: Mapping[int, Position] | None
+    ) -> Mapping[int, Position]:
+        """Search these partitions for messages whose origin is in `source`: by name, so it may be a new topic of the name."""
+        try:
+            found = await last_stored(self._cluster, self._spec.topic, searched, source, since, self._spec.writer)
+        except (ClusterError, KeyError):  # the topic is gone, or the new one has fewer partitions
+            await self._check_topic()
+            raise
+        await self._check_topic()
         return found
 
     async def _stored_sequences(self, searched: Collection[int]) -> dict[int, Position]:

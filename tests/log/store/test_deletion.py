@@ -11,7 +11,8 @@ import pytest
 from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.reader import read
-from mqbridge.errors import ClusterError, Failure, TopicChanged
+from mqbridge.errors import ClusterError, Failure, GapError, TopicChanged
+from mqbridge.log.adapter import outbound as outbound_module
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store import database, deletion, retention
 from mqbridge.log.store.backup import backup
@@ -20,7 +21,7 @@ from mqbridge.log.store.check_result import CheckResult
 from mqbridge.log.store.export import export
 from mqbridge.log.store.extents import Extent, extent_of, write_extents
 from mqbridge.log.store.repair import repair
-from mqbridge.message import Batch, Message, Share
+from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.net.tasks import spawn
 from tests.conformance.arena import numbered, numbers
 from tests.log.conftest import OpenLog, lane_of, outbound_of
@@ -41,6 +42,12 @@ async def send(cluster: LogCluster, topic: str, begin: int, end: int, partitions
     for number in range(begin, end):
         assert not (await outbound.send(0, Share(Batch.of(numbered(number, number + 1))))).failures
     await outbound.close()
+
+
+async def stored(cluster: LogCluster, topic: str) -> list[int]:
+    """Return the numbers of all messages in partition 0, read from offset 0 on."""
+    end = (await cluster.bounds(topic, "0"))["0"].next
+    return numbers([m async for batch in read(cluster, topic, "0", (0,), end) for m in batch.messages])
 
 
 def problems(path: Path) -> CheckResult:
@@ -74,7 +81,7 @@ async def test_nothing_of_a_deleted_topic_is_left_but_its_id(open_log: OpenLog, 
     left = rows(path, "SELECT format, records FROM batch WHERE partition >> 20 = ?", deleted_id)
     assert left == [("log.deleted", b"")], "the newest row of the file keeps its id"
     await send(cluster, "t", 0, 2)
-    assert numbers([m async for batch in read(cluster, "t", "0", (0,), (9,)) for m in batch.messages]) == [0, 1]
+    assert await stored(cluster, "t") == [0, 1]
     assert await cluster.operations.groups("t") == []
     (new_id,) = rows(path, "SELECT id FROM topic WHERE name = 't'")[0]
     assert new_id > deleted_id
@@ -98,6 +105,73 @@ async def test_an_id_is_not_given_again_after_a_restart(
     assert rows(tmp_path / "log.db", "SELECT id, name FROM topic") == [(2, "u")]
     assert "misses" not in caplog.text
     problems(tmp_path / "log.db")
+
+
+async def test_a_topic_that_is_made_again_has_none_of_its_old_offsets(open_log: OpenLog) -> None:
+    """A position that was kept elsewhere would skip as many of the new messages."""
+    cluster = await open_log()
+    await send(cluster, "t", 0, 5, partitions=2)
+    await cluster.delete("t")
+    await send(cluster, "t", 10, 16)
+    await cluster.create("t", 2)
+    assert (await cluster.bounds("t", "1"))["1"].next > (1 << 32,)
+    assert await stored(cluster, "t") == [10, 11, 12, 13, 14, 15], "a reader from the beginning has missed nothing"
+    inbound, lane = await lane_of(cluster)
+    assert numbers((await lane.receive()).messages)[0] == 10
+    await inbound.close()
+    reader = await cluster.reader("t", "0", (3,))
+    with pytest.raises(GapError):
+        await reader.receive()
+
+
+async def test_an_outbound_of_a_deleted_topic_does_not_resume_in_the_new_one(open_log: OpenLog) -> None:
+    cluster, other = await open_log(), await open_log()
+    await cluster.create("t", 1)
+    source = Partition("there", "orders", "0", 0)
+    plain, named = OutboundSpec("t"), OutboundSpec("t", sender="sdk")
+    outbounds = [await each.outbound(spec) for each in (cluster, other) for spec in (plain, named)]
+    await cluster.delete("t")
+    for made_again in (False, True):
+        if made_again:
+            await cluster.create("t", 1)
+            await (await cluster.outbound(named)).send(0, Share(Batch.of(numbered(0, 1), source)))
+        for outbound in outbounds:
+            with pytest.raises(TopicChanged, match="deleted"):
+                await outbound.resume(source)
+
+
+async def test_a_topic_that_is_deleted_during_a_resume_is_noticed(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+
+    async def replace(*_: object) -> dict[int, tuple[int]]:
+        await cluster.delete("t")
+        await cluster.create("t", 1)
+        return {0: (9,)}
+
+    monkeypatch.setattr(outbound_module, "last_stored", replace)
+    with pytest.raises(TopicChanged, match="deleted"):
+        await outbound.resume(Partition("there", "orders", "0", 0))
+
+
+async def test_a_member_of_a_deleted_topic_ends(open_log: OpenLog) -> None:
+    """It was taken for dead, or the topic was deleted while it joined."""
+    cluster = await open_log(lease="0.4s")
+    await send(cluster, "t", 0, 3)
+    inbound, _ = await lane_of(cluster)
+    await cluster.store.write(lambda connection: connection.execute("DELETE FROM member"))
+    await cluster.delete("t")
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(TopicChanged, match="'t', which was deleted"):
+            await anext(inbound.lanes())
+    await inbound.close()
+    cluster.check_inbound = no_check  # type: ignore[method-assign]
+    with pytest.raises(TopicChanged, match="'t', which was deleted"):
+        await cluster.inbound(InboundSpec(("t",), "g"))
+
+
+async def no_check(_: InboundSpec) -> None:
+    pass
 
 
 async def test_readers_and_outbounds_of_a_deleted_topic_end(open_log: OpenLog) -> None:
@@ -150,7 +224,8 @@ async def test_a_topic_with_members_is_not_deleted(open_log: OpenLog) -> None:
     assert await cluster.topics() == []
 
 
-async def test_a_member_that_was_taken_for_dead_goes_on_with_its_other_topics(open_log: OpenLog) -> None:
+async def test_a_member_that_was_taken_for_dead_ends_if_one_of_its_topics_is_gone(open_log: OpenLog) -> None:
+    """Whoever runs it learns that it does not read all that it should; another one may go on with the topics that are left."""
     cluster = await open_log(lease="0.4s")
     await send(cluster, "t", 0, 3)
     await send(cluster, "u", 0, 3)
@@ -160,12 +235,12 @@ async def test_a_member_that_was_taken_for_dead_goes_on_with_its_other_topics(op
     await cluster.store.write(lambda connection: connection.execute("DELETE FROM member"))
     await cluster.delete("t")
     async with asyncio.timeout(PATIENCE_S):
-        await by_topic["t"].revoked.wait()
-        await send(cluster, "t", 5, 6)
-        while (lane := await anext(lanes)).partition.topic != "t":
-            pass
-        assert numbers((await lane.receive()).messages) == [5]
+        batch = await by_topic["u"].receive()
+        by_topic["u"].acknowledge(batch)
+        with pytest.raises(TopicChanged, match="'t', which was deleted"):
+            [_ async for _ in lanes]
     await inbound.close()
+    assert await cluster.committed("u", "g") == {"0": (3,)}
 
 
 async def test_a_deletion_that_was_interrupted_is_finished_by_the_next_start(
