@@ -1,13 +1,19 @@
 """Units of other systems: stored and delivered as they are, beside our own records."""
 
+import asyncio
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from mqbridge.adapter import registry
 from mqbridge.adapter.formats import MAX_UNIT_MESSAGES
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.reader import read
-from mqbridge.errors import ClusterError, ConfigError, Failure, GapError
+from mqbridge.errors import ClusterError, Failure, GapError
+from mqbridge.log.adapter import cluster as cluster_module
 from mqbridge.log.adapter import unit_formats
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store import append
@@ -195,18 +201,45 @@ async def test_a_format_that_is_not_installed_is_a_defect_with_the_bytes(
     assert len((await outbound.send(0, Share(batch))).failures) == 3
 
 
+class Broken:
+    """An installed adapter with a fault."""
+
+    name = "lines"
+
+    def __init__(self) -> None:
+        self.loads = 0
+
+    def load(self) -> None:
+        self.loads += 1
+        raise RuntimeError("a fault of the package")
+
+
 async def test_an_adapter_that_cannot_be_loaded_does_not_end_the_reading(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    broken = Broken()
     cluster = await open_log()
     await send(await outbound_of(cluster), line_unit(0))
+    monkeypatch.setattr(registry, "entry_points", lambda **_: [broken])
+    monkeypatch.setattr(unit_formats, "FORMATS", {})
+    monkeypatch.setattr(unit_formats, "_problems", {})
+    for cluster in (await open_log(), await open_log()):
+        (batch,) = await batches_of(cluster)
+        assert "a fault of the package" in (batch.messages[0].defect or "")
+        assert LINES not in (await outbound_of(cluster)).formats
+    assert broken.loads == 1
 
-    def fail(name: str) -> None:
-        raise ConfigError("the adapter 'lines' cannot be loaded", hint="Reinstall it")
 
-    monkeypatch.setattr(unit_formats, "find_format", fail)
-    (batch,) = await batches_of(cluster)
-    assert "cannot be loaded. Reinstall it" in (batch.messages[0].defect or "")
+async def test_adapters_are_loaded_in_a_thread_when_a_log_is_opened(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They need hundreds of milliseconds. Importing the adapter of the log loads none of the others."""
+    threads = list[int]()
+    monkeypatch.setattr(cluster_module, "load_formats", lambda: threads.append(threading.get_ident()))
+    await open_log()
+    assert threads
+    assert threading.get_ident() not in threads
+    script = "import sys, mqbridge.log.adapter.registration; print([m for m in sys.modules if m.startswith('mqbridge.pulsar')])"
+    found = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(("data", "problem"), [(b"wrong", "ZeroDivisionError"), (b"0", "to 1 messages, but has 2")])
