@@ -389,6 +389,28 @@ async def test_copies_of_a_log_know_what_was_deleted(open_log: OpenLog, tmp_path
     assert repair(path, no_report) == ["rebuilt all indexes from their tables"]
 
 
+async def test_a_topic_that_was_lost_with_the_wal_is_reported_once(open_log: OpenLog, tmp_path: Path) -> None:
+    """The rows of its partitions, which are made when the log is opened, tell that its loss is known."""
+    path = tmp_path / "log.db"
+    cluster = await open_log()
+    await send(cluster, "t", 0, 1)
+    await cluster.close()
+    cluster = await open_log()
+    before = path.read_bytes()
+    await cluster.delete("t")
+    await send(cluster, "t", 0, 7)
+    marked = (tmp_path / "log.db-mark").read_bytes()
+    await cluster.close()
+    path.write_bytes(before)
+    (tmp_path / "log.db-mark").write_bytes(marked)
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    assert "7 acknowledged messages are missing" in "".join(check(path, no_report).problems)
+    for _ in range(2):
+        await (await open_log()).close()
+        assert check(path, no_report).problems == []
+
+
 async def test_a_part_of_a_log_knows_nothing_of_deleted_topics(open_log: OpenLog, tmp_path: Path) -> None:
     cluster = await open_log()
     await send(cluster, "t", 0, 5)
