@@ -133,7 +133,7 @@ class Store:
                 writer.end()
                 raise
             self._log, self._writer, self._reader = opened, _Worker(writer, opened.connection), _Worker(reader, connection)
-            self._stopped = None
+            self._stopped, self._has_deleted_batches = None, True
             self._tasks = [
                 spawn(self._poll(), f"log poll {self.config.path}"),
                 spawn(self._run_retention(), f"log retention {self.config.path}"),

@@ -110,7 +110,7 @@ def _behind_jump(connection: Connection, partition: int, extent: Extent, offset:
     why = (
         "were acknowledged and are lost with the log's WAL"
         if jump.kind == JUMP_LOST
-        else "may have been given after the backup from which the log was restored, and are lost"
+        else "may have been given after the backup that was restored, or in a deleted topic of this name, and are lost"
     )
     raise GapError(f"offsets {offset} to {jump.next - 1} {why}; seek to {jump.next}", resume=(jump.next,))
 

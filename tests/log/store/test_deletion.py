@@ -280,7 +280,7 @@ async def test_retention_leaves_a_deletion_in_progress_alone(open_log: OpenLog, 
         await outbound.send(0, Share(Batch.of(numbered(0, 1))))
     await store.write(write_extents, [(partition, Extent(256, 600, -1000))])
     await cluster.close()
-    cluster = await open_log()
+    await cluster.connect()
     await no_rows_of_topic(path, 1)
     await cluster.close()
     problems(path)
