@@ -109,7 +109,7 @@ class Append:
         """Resolve the receipt: the messages are not stored, and may be sent again."""
         self.failures += [MessageFailure(index, Failure.RETRY, reason) for index in self.indexes]
         self.failures.sort(key=lambda failure: failure.index)
-        self._resolve(())
+        self._resolve(partial(_positions, 0, self.count, ()))
 
     def _resolve(self, positions: Callable[[], Sequence[Position]] | Sequence[Position]) -> None:
         if not self.future.done():

@@ -227,7 +227,9 @@ async def test_a_send_right_after_a_withdrawal_does_not_overtake_the_withdrawn_o
     outbound = await sdk_outbound(cluster)
     first = outbound.send(0, messages_of(0, 2))
     outbound.withdraw([first])
-    assert reasons(await outbound.send(0, messages_of(2, 4))) == {"an earlier send failed"}
+    refused = await outbound.send(0, messages_of(2, 4))
+    assert reasons(refused) == {"an earlier send failed"}
+    assert refused.positions == [(), ()]
     assert await outbound.resume(SDK) == {}
     assert not (await outbound.send(0, messages_of(0, 4))).failures
     assert await stored(cluster) == [0, 1, 2, 3]
