@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from mqbridge.adapter.formats import UnitFormat, batch_of_units
-from mqbridge.adapter.registry import find_format
+from mqbridge.adapter.formats import batch_of_units
 from mqbridge.log.adapter import unit_formats
 from mqbridge.message import NO_SOURCE, Batch, Message, Partition, Position, Share, Unit
 
@@ -27,11 +26,8 @@ class LineFormat:
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the log find the format, as if an adapter with it were installed."""
-
-    def find(name: str) -> UnitFormat | None:
-        return LineFormat() if name == LINES else find_format(name)
-
-    monkeypatch.setattr(unit_formats, "find_format", find)
+    unit_formats.load_formats()
+    monkeypatch.setitem(unit_formats.FORMATS, LINES, LineFormat())
 
 
 def line_unit(*numbers: int, position: Position = ()) -> Unit:

@@ -1,5 +1,6 @@
 """The embedded log as a cluster: implements `mqbridge.adapter.cluster.Cluster` on one log file."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from mqbridge.adapter.cluster import Capabilities
@@ -16,6 +17,7 @@ from mqbridge.log.adapter.inbound import LogInbound
 from mqbridge.log.adapter.operations import LogOperations
 from mqbridge.log.adapter.outbound import LogOutbound
 from mqbridge.log.adapter.reader import LogReader
+from mqbridge.log.adapter.unit_formats import load_formats
 from mqbridge.log.store import jumps, topics
 from mqbridge.log.store.append import Appender
 from mqbridge.log.store.database import Store
@@ -53,7 +55,8 @@ class LogCluster:
         return LogOperations(self.store, self)
 
     async def connect(self) -> None:
-        """Open the file, or create it."""
+        """Open the file, or create it; load what decodes the units in it."""
+        await asyncio.to_thread(load_formats)
         await self.store.open()
 
     async def close(self, deadline: float | None = None) -> None:
@@ -86,8 +89,8 @@ class LogCluster:
     async def delete(self, topic: str) -> None:
         """Delete the topic with its messages and all that groups have of it. Raises ClusterError while a group has members.
 
-        Open readers and outbounds of the topic fail. What this could not delete before an error or a kill is deleted when the
-        log is opened again.
+        Open readers and outbounds of the topic fail. What this could not delete, because of an error or a cancellation, is
+        deleted by the next pass of the retention, by another call, or when the log is opened again.
         """
         if not name_problem(topic):
             await self.store.delete_topic(topic)

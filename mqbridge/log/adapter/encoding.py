@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
+from mqbridge.adapter.formats import MAX_UNIT_MESSAGES
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.adapter.tools.receipts import refused_whole
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MappingError
 from mqbridge.log.adapter.unit_formats import STORED_FORMATS, decode_unit
 from mqbridge.log.store.new_row import NewRow
-from mqbridge.log.store.read import MAX_OFFSET
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.log.wire.records import encode_record, encode_row
+from mqbridge.mapping.sequences import sequence_of
 from mqbridge.message import Message, Position, Share, Unit, format_position
 
 MAX_ROW_BYTES = 512 << 10
@@ -19,14 +20,20 @@ MAX_ROW_MESSAGES = 1000
 """Maximum bytes and messages of a row of our own records, which is always read as a whole. A larger send takes several rows."""
 
 
+Range = tuple[Position, Position]
+"""The positions of the first and of the last message of a row in its source."""
+
+
 class EncodedShare:
     """The rows of a share, the indexes of their messages, and the failures of those that cannot be stored."""
 
-    __slots__ = ("_share_count", "count", "failures", "rows", "size")
+    __slots__ = ("_share_count", "count", "failures", "ranges", "rows", "size")
 
     def __init__(self, count: int) -> None:
         """`count` is the number of messages of the share."""
         self.rows: list[NewRow] = []
+        self.ranges: list[Range] = []
+        """The positions of the first and the last message of each row; empty if there is no sender."""
         self.failures: list[MessageFailure] = []
         self.size = 0
         """Bytes of all rows."""
@@ -34,9 +41,10 @@ class EncodedShare:
         """Number of messages that were added, with those that have failed."""
         self._share_count = count
 
-    def add(self, rows: list[NewRow], count: int, failures: Sequence[MessageFailure] = ()) -> None:
+    def add(self, rows: list[NewRow], count: int, failures: Sequence[MessageFailure] = (), ranges: Sequence[Range] = ()) -> None:
         """Add the rows of the next `count` messages, except for those that have failed."""
         self.rows += rows
+        self.ranges += ranges
         self.failures += failures
         for row in rows:
             self.size += len(row.records)
@@ -73,9 +81,13 @@ class ShareEncoder:
         self._origin_prefix_of = spec.origin_of
 
     def encode(self, share: Share) -> EncodedShare:
-        """Return the rows of a share. Raises ClusterError (FATAL) if it has a sender, and its positions do not ascend."""
+        """Return the rows of a share.
+
+        Raises ClusterError (FATAL) for a number of messages that no unit has, and, if there is a sender, for positions that do
+        not ascend, or that cannot become sequences although there are no origins by which the messages would be found.
+        """
         batch, prefix = share.batch, self._origin_prefix_of(share.batch.partition)
-        has_sequence = self._sender is not None and len(batch.first) == 1
+        has_sequence = self._sender is not None and bool(batch.first)
         encoded = EncodedShare(share.count)
         is_whole_batch = share.indexes is None and not share.is_edited
         is_kept = self._keeps_units and prefix is None and is_whole_batch
@@ -86,13 +98,16 @@ class ShareEncoder:
         if encoded.count != share.count:
             raise LocalProtocolError(f"a batch of {share.count} messages has units of {encoded.count}")
         if has_sequence:
-            self._check_order(encoded.rows)
+            self._check_order(encoded.ranges)
+            _number_rows(encoded, has_origins=prefix is not None)
         self._check(encoded)
         return encoded
 
     def _encode_units(self, encoded: EncodedShare, units: Sequence[Unit], unit_format: str, *, has_sequence: bool) -> None:
         """Add a row for each unit. A unit of which messages are left out is decoded: it must not be stored whole."""
         max_bytes = self._config.max_message_bytes
+        if not all(0 < unit.message_count <= MAX_UNIT_MESSAGES for unit in units):
+            raise ClusterError(f"a unit has 1 to {MAX_UNIT_MESSAGES} messages", Failure.FATAL)
         for unit in units:
             if unit.left_out:
                 messages = [m for k, m in enumerate(decode_unit(unit_format, unit)) if not unit.left_out >> k & 1]
@@ -101,9 +116,8 @@ class ShareEncoder:
                 problem = f"the unit has {len(unit.data)} bytes; the log accepts at most {max_bytes} (max_message_bytes)"
                 encoded.fail_next(unit.message_count, problem)
             else:
-                first = _offset(unit.position) if has_sequence else None
-                last = None if first is None else first + unit.message_count - 1
-                encoded.add([NewRow(unit.message_count, unit.data, unit_format, first, last)], unit.message_count)
+                row = NewRow(unit.message_count, unit.data, unit_format)
+                encoded.add([row], unit.message_count, ranges=[_range_of(unit)] if has_sequence else ())
 
     def _encode_messages(
         self, encoded: EncodedShare, messages: Sequence[Message], prefix: str | None, *, has_sequence: bool
@@ -120,16 +134,21 @@ class ShareEncoder:
                 )
             except MappingError as error:
                 failures.append(MessageFailure(index, Failure.REFUSED, str(error)))
-        offsets = self._offsets(messages, [failure.index - begin for failure in failures]) if has_sequence else None
-        encoded.add(_cut_into_rows(records, offsets), len(messages), failures)
+        cuts = _cut(records)
+        ranges = list[Range]()
+        if has_sequence:
+            positions = self._positions(messages, [failure.index - begin for failure in failures])
+            ranges = [(positions[first], positions[end - 1]) for first, end in cuts]
+        rows = [NewRow(end - first, encode_row(records[first:end])) for first, end in cuts]
+        encoded.add(rows, len(messages), failures, ranges)
 
-    def _offsets(self, messages: Sequence[Message], refused: Sequence[int]) -> list[int]:
-        """Return the offsets at the source of all messages but the refused ones. Raises ClusterError if they do not ascend."""
+    def _positions(self, messages: Sequence[Message], refused: Sequence[int]) -> list[Position]:
+        """Return the positions of all messages but the refused ones. Raises ClusterError if they do not ascend."""
         left_out = set(refused)
-        offsets = [_offset(message.position) for index, message in enumerate(messages) if index not in left_out]
-        if any(later <= offset for offset, later in pairwise(offsets)):
+        positions = [message.position for index, message in enumerate(messages) if index not in left_out]
+        if any(len(earlier) != len(later) or later <= earlier for earlier, later in pairwise(positions)):
             raise self._order_error()
-        return offsets
+        return positions
 
     def _encode_message(self, message: Message, origin: str | None) -> bytes:
         """Return the record of a message. Raises MappingError if it cannot be stored."""
@@ -140,13 +159,13 @@ class ShareEncoder:
             raise MappingError(f"the message has {len(record)} bytes; the log accepts at most {max_bytes} (max_message_bytes)")
         return record
 
-    def _check_order(self, rows: Sequence[NewRow]) -> None:
-        """Raise ClusterError (FATAL) unless the offsets of the rows ascend, and are 0 or more."""
-        reached = -1
-        for row in rows:
-            if row.first is None or row.sequence is None or not reached < row.first <= row.sequence <= MAX_OFFSET:
+    def _check_order(self, ranges: Sequence[Range]) -> None:
+        """Raise ClusterError (FATAL) unless the positions of the rows ascend, and have the same number of components."""
+        reached: Position = ()
+        for first, last in ranges:
+            if not reached < first <= last or len(reached or first) != len(first):
                 raise self._order_error()
-            reached = row.sequence
+            reached = last
 
     def _order_error(self) -> ClusterError:
         return ClusterError(f"the positions of messages that {self._sender!r} sends must ascend", Failure.FATAL)
@@ -162,27 +181,38 @@ class ShareEncoder:
             encoded.refuse(refused_whole(encoded.count, encoded.failures).failures)
 
 
-def _offset(position: Position) -> int:
-    """Return the offset in a position; -1, which is refused, for any other position."""
-    return position[0] if len(position) == 1 else -1
+def _range_of(unit: Unit) -> Range:
+    """Return the positions of the first and the last message of a unit; both () if it has none, which is refused."""
+    if not unit.position:
+        return (), ()
+    *leading, first = unit.position
+    return unit.position, (*leading, first + unit.message_count - 1)
 
 
-def _cut_into_rows(records: list[bytes], offsets: Sequence[int] | None) -> list[NewRow]:
-    """Cut records into rows of at most MAX_ROW_BYTES and MAX_ROW_MESSAGES; `offsets` are those of the messages at the source."""
+def _number_rows(encoded: EncodedShare, *, has_origins: bool) -> None:
+    """Write the sequences into the rows; if a position does not fit, the messages are found by their origins.
+
+    Raises ClusterError (FATAL) if they have none.
+    """
+    try:
+        sequences = [(sequence_of(first), sequence_of(last)) for first, last in encoded.ranges]
+    except ClusterError:
+        if not has_origins:
+            raise
+        return
+    numbered = zip(encoded.rows, sequences, strict=True)
+    encoded.rows = [row._replace(first=first, sequence=last) for row, (first, last) in numbered]
+
+
+def _cut(records: list[bytes]) -> list[tuple[int, int]]:
+    """Return the begin and the end of each row of at most MAX_ROW_BYTES and MAX_ROW_MESSAGES into which records are cut."""
     if len(records) <= MAX_ROW_MESSAGES and sum(map(len, records)) <= MAX_ROW_BYTES:
-        return [_row(records, offsets, 0, len(records))] if records else []
-    rows: list[NewRow] = []
+        return [(0, len(records))] if records else []
+    cuts: list[tuple[int, int]] = []
     begin = size = 0
     for index, record in enumerate(records):
         if index > begin and (size + len(record) > MAX_ROW_BYTES or index - begin == MAX_ROW_MESSAGES):
-            rows.append(_row(records, offsets, begin, index))
+            cuts.append((begin, index))
             begin, size = index, 0
         size += len(record)
-    rows.append(_row(records, offsets, begin, len(records)))
-    return rows
-
-
-def _row(records: list[bytes], offsets: Sequence[int] | None, begin: int, end: int) -> NewRow:
-    """Make a row of the records from `begin` to before `end`."""
-    row = encode_row(records[begin:end])
-    return NewRow(end - begin, row) if offsets is None else NewRow(end - begin, row, None, offsets[begin], offsets[end - 1])
+    return [*cuts, (begin, len(records))]

@@ -116,7 +116,7 @@ class LogInbound:
     async def _heartbeat_loop(self) -> None:
         """Send a heartbeat at regular intervals, and at once when another member may have released partitions.
 
-        A FATAL error ends the loop, and `lanes` raises it.
+        A FATAL error ends the loop, and `lanes` raises it: also the one of a member of which a topic was deleted.
         """
         interval_s = self._store.config.lease / HEARTBEATS_PER_LEASE
         while True:

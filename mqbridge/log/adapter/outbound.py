@@ -17,7 +17,8 @@ from mqbridge.log.adapter.unit_formats import STORED_FORMATS
 from mqbridge.log.store.append import Append, Appender
 from mqbridge.log.store.database import Store
 from mqbridge.log.store.senders import highest_sequences
-from mqbridge.log.store.topics import PartitionRow
+from mqbridge.log.store.topics import PartitionRow, check_not_deleted
+from mqbridge.mapping.sequences import position_of_sequence
 from mqbridge.message import Partition, Position, Share
 from mqbridge.net.failing_sends import longest_failing
 
@@ -26,8 +27,8 @@ class LogOutbound:
     """Encodes each send at once; the appender stores it with its next transaction.
 
     With `OutboundSpec.stamp_origin`, the stored origin is the message's source partition and position; without it, the origin
-    with which the message was read. With `OutboundSpec.sender`, messages whose positions are offsets are stored once, see
-    `mqbridge.log.store.senders`; positions with several components are found by their origins, as without a sender.
+    with which the message was read. With `OutboundSpec.sender`, messages are stored once, see `mqbridge.log.store.senders`; those
+    whose positions are too large for it are found by their origins, as without a sender.
     """
 
     formats = STORED_FORMATS
@@ -111,14 +112,32 @@ class LogOutbound:
 
         With a sender, it is the one beside its newest row, if the partition has one. Otherwise each partition is searched
         backward for a message whose origin is in `source`, down to its position in `since`: messages of a sender have origins,
-        too, unless the spec says not to stamp them. Other producers may append meanwhile: a log cannot fence them.
+        too, unless the spec says not to stamp them. Other producers may append meanwhile: a log cannot fence them. Raises
+        TopicChanged if the topic was deleted, also if it was made again.
         """
+        await self._check_topic()
         searched = {index: str(index) for index in range(self.partitions) if partitions is None or index in partitions}
         found = await self._stored_sequences(searched)
         if self._spec.sender is None or self._spec.stamp_origin:
             missing = {index: name for index, name in searched.items() if index not in found}
             if missing:
-                found |= await last_stored(self._cluster, self._spec.topic, missing, source, since, self._spec.writer)
+                found |= await self._stored_origins(missing, source, since)
+        return found
+
+    async def _check_topic(self) -> None:
+        """Raise TopicChanged if the topic of this outbound was deleted."""
+        await self._store.read(check_not_deleted, self._partition_ids)
+
+    async def _stored_origins(
+        self, searched: Mapping[int, str], source: Partition, since: Mapping[int, Position] | None
+    ) -> Mapping[int, Position]:
+        """Search these partitions for messages whose origin is in `source`: by name, so it may be a new topic of the name."""
+        try:
+            found = await last_stored(self._cluster, self._spec.topic, searched, source, since, self._spec.writer)
+        except (ClusterError, KeyError):  # the topic is gone, or the new one has fewer partitions
+            await self._check_topic()
+            raise
+        await self._check_topic()
         return found
 
     async def _stored_sequences(self, searched: Collection[int]) -> dict[int, Position]:
@@ -127,8 +146,8 @@ class LogOutbound:
         if sender is None:
             return {}
         by_id = {self._partition_ids[index]: index for index in searched}
-        found = await self._store.read(highest_sequences, sender, list(by_id))
-        return {by_id[id_]: (sequence,) for id_, sequence in found.items()}
+        found = await self._store.read(highest_sequences, sender, list(by_id), has_origins=self._spec.stamp_origin)
+        return {by_id[id_]: position_of_sequence(sequence) for id_, sequence in found.items()}
 
     async def close(self, deadline: float | None = None) -> None:
         """Wait for the sends in flight until the deadline (loop time; None: CLOSE_S from now), then fail the rest with FATAL."""

@@ -1,55 +1,63 @@
 """The formats of units that a log stores: all that installed adapters know.
 
 The log does not look into units. It needs their formats only to decode them for readers that use messages.
+All adapters are loaded when a log is opened, so that sends and reads only look a format up.
 """
 
-from collections.abc import Collection, Iterator, Sequence
-from functools import cache
+import logging
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from mqbridge.adapter.formats import UnitFormat, message_positions
-from mqbridge.adapter.registry import find_format, load_adapters
-from mqbridge.errors import ConfigError
+from mqbridge.adapter.registry import Adapter, load_adapters
 from mqbridge.mapping.raw_form import raw_properties
 from mqbridge.message import Message, Unit
 
+log = logging.getLogger(__name__)
+
 
 class StoredFormats(Collection[str]):
-    """The names of all formats of installed adapters. Adapters are loaded on use: one for `in`, all for iteration."""
+    """The names of all formats that were loaded."""
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and _find(name)[0] is not None
+        return name in FORMATS
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_installed_names())
+        return iter(sorted(FORMATS))
 
     def __len__(self) -> int:
-        return len(_installed_names())
+        return len(FORMATS)
 
 
 STORED_FORMATS = StoredFormats()
+FORMATS: dict[str, UnitFormat] = {}
+"""The formats of all adapters that could be loaded, by name; empty before `load_formats`."""
+_problems: dict[str, str] = {}
+"""Why adapters could not be loaded, by system."""
+_loading = threading.Lock()
 
 
-@cache
-def _installed_names() -> tuple[str, ...]:
-    """Return the names of all formats, sorted, without those of adapters that cannot be loaded."""
-    names: list[str] = []
-    adapters = load_adapters()
+def load_formats() -> None:
+    """Load all installed adapters, once in a process: that takes hundreds of milliseconds, so not in an event loop."""
+    with _loading:
+        if not FORMATS and not _problems:
+            _load(load_adapters())
+
+
+def _load(adapters: Mapping[str, Adapter]) -> None:
     for system in adapters:
         try:
-            names += [each.name for each in adapters[system].formats]
-        except ConfigError:
-            continue
-    return tuple(sorted(names))
+            FORMATS.update({each.name: each for each in adapters[system].formats})
+        except Exception as error:  # noqa: BLE001 - a fault of another package must not keep the log from being opened
+            log.debug("the formats of units of adapter %r are not known: %s", system, error)
+            _problems[system] = str(error)
 
 
 def _find(name: str) -> tuple[UnitFormat | None, str]:
     """Return the format with this name, or None and the reason why it is not known."""
-    try:
-        unit_format = find_format(name)
-    except ConfigError as error:
-        return None, str(error)
     system = name.partition(".")[0]
-    return unit_format, f"no installed adapter knows it: install the adapter of {system!r}, or a later version of it"
+    missing = f"no installed adapter knows it: install the adapter of {system!r}, or a later version of it"
+    return FORMATS.get(name), _problems.get(system, missing)
 
 
 def decode_unit(name: str, unit: Unit) -> Sequence[Message]:

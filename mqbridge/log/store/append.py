@@ -23,7 +23,7 @@ from mqbridge.log.store.database import Store
 from mqbridge.log.store.extents import Extent, extent_of, write_extents
 from mqbridge.log.store.new_row import NewRow
 from mqbridge.log.store.retention import Limits, trim_extent
-from mqbridge.log.store.schema import DELETED_BYTES, BatchStamp, batch_crc
+from mqbridge.log.store.schema import BatchStamp, batch_crc
 from mqbridge.log.store.senders import PartlyStored, StoredSequences
 from mqbridge.message import Position
 from mqbridge.net.backoff import Backoff
@@ -89,6 +89,11 @@ class Append:
         """Return True if the append must not be stored, because one that it would overtake has failed."""
         return self.ordered and ((self.partition, None) in blocked or (self.partition, self.sender) in blocked)
 
+    @property
+    def blocked_if_dropped(self) -> "set[BlockKey]":
+        """What must not be stored if this append is dropped: it would count as stored once a later one of its sender is."""
+        return set() if self.sender is None else {(self.partition, self.sender)}
+
     def resolve(self, outcome: "Outcome") -> None:
         """Resolve the receipt by what the transaction did."""
         if isinstance(outcome, Written):
@@ -104,7 +109,7 @@ class Append:
         """Resolve the receipt: the messages are not stored, and may be sent again."""
         self.failures += [MessageFailure(index, Failure.RETRY, reason) for index in self.indexes]
         self.failures.sort(key=lambda failure: failure.index)
-        self._resolve(())
+        self._resolve(partial(_positions, 0, self.count, ()))
 
     def _resolve(self, positions: Callable[[], Sequence[Position]] | Sequence[Position]) -> None:
         if not self.future.done():
@@ -143,6 +148,8 @@ class Appender:
         if self._blocked and append.is_blocked(self._blocked):
             append.resolve_failed("an earlier send failed")
             return
+        if append.sender is not None:
+            append.future.add_done_callback(self._withdraw_cancelled)
         self._queue.append(append)
         if self._scheduled is None and not self._group:
             self._scheduled = asyncio.get_running_loop().call_soon(self._commit)
@@ -168,6 +175,12 @@ class Appender:
         if self._scheduled is not None:  # no transaction runs: the group waits for its next attempt
             self._group = _fail_withdrawn(self._group, blocked)
         self._queue = deque(_fail_withdrawn(self._queue, blocked))
+        self._block(blocked)
+
+    def _withdraw_cancelled(self, future: "asyncio.Future[Receipt]") -> None:
+        """Treat a send of a sender whose receipt was cancelled as withdrawn."""
+        if future.cancelled():
+            self.withdraw([future])
 
     def _commit(self) -> None:
         """Fill the group from the queue and write it in one transaction; fail everything if the log is closed."""
@@ -192,14 +205,16 @@ class Appender:
         size = sum(append.size for append in self._group)
         while self._queue and (not self._group or size + self._queue[0].size <= GROUP_BYTES):
             append = self._queue.popleft()
-            if not append.future.done():
+            if append.future.done():
+                self._block(append.blocked_if_dropped)
+            else:
                 self._group.append(append)
                 size += append.size
 
     def _fail_expired(self) -> None:
         """Fail the appends of the group whose deadline has passed during retries, and later ordered ones to the same partition.
 
-        Appends whose receipt is already set or cancelled are dropped.
+        Appends whose receipt is already set or cancelled are dropped, with later ones of their senders.
         """
         now = asyncio.get_running_loop().time()
         blocked: set[BlockKey] = set()
@@ -223,8 +238,10 @@ class Appender:
         if is_expired or append.is_blocked(blocked):
             reason = "could not store it before its deadline" if is_expired else "could not store an earlier send"
             append.resolve_failed(f"the log {self._store.config.path} {reason}")
-            if append.ordered:
+            if is_expired and append.ordered:
                 blocked.add((append.partition, None))
+        elif append.future.done():
+            blocked |= append.blocked_if_dropped
         return append.future.done()
 
     def _on_written(self, result: "asyncio.Future[list[Outcome]]") -> None:
@@ -276,35 +293,34 @@ class Appender:
 
     def _fail_all(self, group: Sequence[Append], error: BaseException) -> None:
         """Fail these appends with `error`, and the queued ordered ones to the same partitions, which must not overtake them."""
-        ordered = {append.partition for append in group if append.ordered}
+        blocked: set[BlockKey] = {(append.partition, None) for append in group if append.ordered}
         queued, self._queue = self._queue, deque()
         for append in group:
             if not append.future.done():
                 append.future.set_exception(error)
         for append in queued:
-            if not (append.ordered and append.partition in ordered):
+            if not append.is_blocked(blocked):
                 self._queue.append(append)
             elif not append.future.done():
                 append.future.set_exception(error)
+        self._block(blocked)
 
 
 def _fail_withdrawn(appends: Iterable[Append], blocked: set[BlockKey]) -> list[Append]:
-    """Fail the withdrawn appends; return the others.
+    """Fail the withdrawn appends, drop those whose receipt was cancelled, and return the others.
 
-    Later appends of the same senders, which are added to `blocked`, fail, too: once such a one is stored, the withdrawn one
-    would count as stored.
+    Later appends of the same senders, which are added to `blocked`, fail, too.
     """
     remaining: list[Append] = []
     for append in appends:
-        if append.is_withdrawn:
+        if append.is_withdrawn or append.future.done():
             append.resolve_failed("the send was withdrawn")
         elif append.is_blocked(blocked):
             append.resolve_failed("an earlier send was withdrawn")
         else:
             remaining.append(append)
             continue
-        if append.sender is not None:
-            blocked.add((append.partition, append.sender))
+        blocked |= append.blocked_if_dropped
     return remaining
 
 
@@ -333,9 +349,10 @@ class _Group:
     def add(self, append: Append) -> Outcome:
         """Add the rows of an append that are not stored yet."""
         partition = append.partition
-        first, tail, size = self.extents.get(partition) or extent_of(self._connection, partition)
-        if size == DELETED_BYTES:
+        extent = self.extents.get(partition) or extent_of(self._connection, partition)
+        if extent.is_deleted:
             return TopicChanged("the topic was deleted: create it again, and open it")
+        first, tail, size = extent
         rows, repeated = append.rows, 0
         if append.sender is not None:
             if self._sequences is None:
@@ -346,9 +363,8 @@ class _Group:
                 return error
         for count, records, unit_format, _, sequence in rows:
             stamp, row_bytes = self._stamp, len(records)
-            if unit_format is not None or sequence is not None:
-                sender = None if sequence is None else append.sender
-                stamp = BatchStamp(stamp.appended_ms, stamp.age_ms, unit_format, sender, sequence)
+            if unit_format is not None or append.sender is not None:
+                stamp = BatchStamp(stamp.appended_ms, stamp.age_ms, unit_format, append.sender, sequence)
             crc = batch_crc(partition, tail, count, stamp, records)
             self.rows.append((partition, tail, count, row_bytes, *stamp, crc, records))
             tail += count

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from mqbridge.adapter.formats import MAX_UNIT_MESSAGES
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.log.store.connection import Connection, is_damage
 from mqbridge.log.store.schema import BatchStamp, batch_crc
@@ -98,8 +99,10 @@ def _checked(connection: Connection, rowid: int, values: list[object], *, uses_i
 
 def _problem(partition: int, base: int, count: int, size: int, stamp: BatchStamp, crc: int, records: bytes) -> str | None:
     """Return why the messages of a row are not intact; None if they are. Raises an exception for values of the wrong type."""
-    if batch_crc(partition, base, count, stamp, records) != crc or count < 1:
+    if batch_crc(partition, base, count, stamp, records) != crc:
         return "its checksum (CRC32C) is wrong"
+    if not 0 < count <= MAX_UNIT_MESSAGES:
+        return f"a batch has 1 to {MAX_UNIT_MESSAGES} messages, and it says that it has {count} messages"
     if size != len(records):
         return f"its size is {len(records)} bytes, not {size}"
     if stamp.format is None:

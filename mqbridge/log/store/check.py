@@ -84,7 +84,8 @@ def _check_contents(path: Path, connection: Connection, result: CheckResult, rep
     found, damaged = topics.scan_topics(connection)
     names = {topic.id: topic for topic in found}
     before, last = _read_extents(connection, found), last_row(connection)
-    deleted = {id_ for id_, extent in scan_extents(connection).items() if extent is not None and extent.is_deleted}
+    rows = scan_extents(connection)
+    deleted = {id_ for id_, extent in rows.items() if extent is not None and extent.is_deleted}
     jumped, damaged_jumps = jumps.scan(connection)
     connection.end_job()
     result.add([f"the row of the topic with id {id_} is damaged, so its name is lost" for id_ in damaged])
@@ -92,7 +93,8 @@ def _check_contents(path: Path, connection: Connection, result: CheckResult, rep
         result.problems.append(f"{damaged_jumps} rows of the table `jump` are damaged: the offsets count as lost messages")
     if marked is not None:
         marked = {id_: each for id_, each in marked.items() if id_ not in deleted}
-    _check_meta(meta, marked, before, result)
+    # Also rows without a topic: one that was lost with the WAL has such rows, since the log was opened, and the loss is known.
+    _check_meta(meta, marked, {**rows, **before}, result)
     contents = _read_batches(connection, last, before, deleted, result, report, has_index=has_index)
     _check_groups(connection, names, result)
     after = _read_extents(connection, found)

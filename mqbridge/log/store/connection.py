@@ -96,11 +96,15 @@ class Connection(sqlite3.Connection):
         An unfinished SELECT keeps its snapshot: other reads would see an old state for ever, and the WAL could not be reused.
         An exception that is kept somewhere keeps the cursors of the frames in its traceback.
         """
+        self.close_cursors()
+        if self.in_transaction:
+            self.rollback()
+
+    def close_cursors(self) -> None:
+        """Close all cursors: no query is unfinished then."""
         for cursor in self._cursors:
             cursor.close()
         self._cursors.clear()
-        if self.in_transaction:
-            self.rollback()
 
 
 def cluster_error(error: sqlite3.Error, path: Path) -> ClusterError:
@@ -225,6 +229,7 @@ def transaction(connection: Connection, job: Callable[[], T], timeout_s: float) 
     connection.waited_s = time.monotonic() - began
     try:
         result = job()
+        connection.close_cursors()  # COMMIT moves the WAL into the file, as far as no query needs it
         connection.execute("COMMIT")
     except BaseException:
         # SQLite rolls back by itself after some errors, such as a full disk.

@@ -103,7 +103,8 @@ class Store:
         self._trimmed_to = 0
         """Id of the partition at which the retention goes on."""
         self._has_deleted_batches = True
-        """True if there may be batches of deleted topics: a process was killed before it had deleted them."""
+        """True if there may be batches of deleted topics: a deletion runs, or was cut short. Only a pass of the retention
+        that has deleted all that it found sets it to False."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -132,7 +133,7 @@ class Store:
                 writer.end()
                 raise
             self._log, self._writer, self._reader = opened, _Worker(writer, opened.connection), _Worker(reader, connection)
-            self._stopped = None
+            self._stopped, self._has_deleted_batches = None, True
             self._tasks = [
                 spawn(self._poll(), f"log poll {self.config.path}"),
                 spawn(self._run_retention(), f"log retention {self.config.path}"),
@@ -254,6 +255,7 @@ class Store:
         Raises no error of SQLite: what was committed before is stored.
         """
         try:
+            connection.end_job()  # an unfinished query of this connection would need the WAL
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.Error as error:
             log.warning("the WAL of the log %s could not be moved into its file, which is tried again: %s", opened.path, error)
@@ -336,8 +338,7 @@ class Store:
         while self._stopped is None and self._log is not None and self._log.mark is not None:
             try:
                 await self._store_clock()
-                if self._has_deleted_batches:
-                    await self._delete_batches(await self.read(deletion.find_left))
+                await self._finish_deletions()
                 await self.trim()
             except MqbridgeError as error:
                 log.warning(
@@ -392,18 +393,28 @@ class Store:
                 return dropped
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic. Raises ClusterError while a group has members that read it."""
-        self._has_deleted_batches = True  # until all are deleted: the caller may be cancelled
+        """Delete a topic, and what an earlier deletion has left if there is none. Raises ClusterError while it has members."""
+        self._has_deleted_batches = True  # the caller may be cancelled
         partitions = await self.write(deletion.begin, self.observer, name)
         self.tails.wake(partitions)
-        await self._delete_batches(partitions)
+        await self._delete_batches(partitions or await self.read(deletion.find_left))
+
+    async def _finish_deletions(self) -> None:
+        """Delete the batches of deleted topics that are left, if there may be any."""
+        if not self._has_deleted_batches:
+            return
+        self._has_deleted_batches = False  # before the search: a deletion that begins during it may not be found
+        try:
+            await self._delete_batches(await self.read(deletion.find_left))
+        except BaseException:
+            self._has_deleted_batches = True
+            raise
 
     async def _delete_batches(self, partitions: Sequence[int]) -> None:
         """Delete the batches of these partitions of deleted topics, in several transactions."""
         for partition in partitions:
             while not await self.write(deletion.delete_batches, partition):
                 pass
-        self._has_deleted_batches = False
         if partitions:
             await self._give_back_pages()
 

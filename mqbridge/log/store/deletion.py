@@ -2,7 +2,7 @@
 
 The rows of its partitions stay, with DELETED_BYTES as their size. They keep the id of the topic from being given to another one,
 tell readers and appends that it was deleted, and tell the mark that its messages are not lost. Batches that are still there after
-a kill are deleted when the log is opened again.
+an error are deleted by the next pass of the retention, those after a kill when the log is opened again.
 
 The newest batch of the whole file stays, without its contents, until there is a newer one: the ids of batches must grow, because
 polls look for new batches by them (`tails`).
@@ -56,8 +56,8 @@ def _refuse_members(connection: Connection, observer: Observer, topic: TopicRow)
 
 def find_left(connection: Connection) -> list[int]:
     """Return the ids of partitions of deleted topics that still have batches."""
-    query = f"SELECT id FROM partition p WHERE bytes = ? AND EXISTS (SELECT 1 FROM batch WHERE partition = p.id AND {_LEFT})"  # noqa: S608
-    return [id_ for (id_,) in connection.execute(query, (DELETED_BYTES,))]
+    query = f"SELECT id FROM partition p WHERE bytes < 0 AND EXISTS (SELECT 1 FROM batch WHERE partition = p.id AND {_LEFT})"  # noqa: S608
+    return [id_ for (id_,) in connection.execute(query)]
 
 
 def delete_batches(connection: Connection, partition: int) -> bool:

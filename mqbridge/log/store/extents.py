@@ -5,13 +5,12 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from mqbridge.adapter.formats import MAX_UNIT_MESSAGES
 from mqbridge.log.store.connection import Connection
 from mqbridge.log.store.jumps import jumps_of
 from mqbridge.log.store.positions import scan_positions
-from mqbridge.log.store.schema import DELETED_BYTES, BatchStamp, batch_crc, extent_crc, split_partition_id
+from mqbridge.log.store.schema import BatchStamp, batch_crc, extent_crc, split_partition_id
 
-MAX_BATCH_MESSAGES = 1 << 16
-"""More messages than a batch has: a damaged row may say anything."""
 MAX_DAMAGED_OFFSETS = 1 << 32
 """Distance from the last intact batch up to which offsets of damaged rows, and of groups, are believed."""
 _SELECT_ALL = "SELECT id, first, next, bytes, crc FROM partition"
@@ -33,8 +32,8 @@ class Extent(NamedTuple):
 
     @property
     def is_deleted(self) -> bool:
-        """True if the topic was deleted."""
-        return self.bytes == DELETED_BYTES
+        """True if the topic was deleted: any negative size says so (see `schema.DELETED_BYTES`)."""
+        return self.bytes < 0
 
 
 NO_MESSAGES = Extent(0, 0, 0)
@@ -104,7 +103,7 @@ def _reach_of_batches(connection: Connection, id_: int) -> tuple[int | None, int
             damaged.append((base, count))
     for base, count in reversed(damaged):
         if end <= base < end + MAX_DAMAGED_OFFSETS:
-            end = base + (count if isinstance(count, int) and 0 < count < MAX_BATCH_MESSAGES else 1)
+            end = base + (count if isinstance(count, int) and 0 < count <= MAX_UNIT_MESSAGES else 1)
     return first, end
 
 
@@ -114,7 +113,7 @@ def _is_intact_batch(connection: Connection, rowid: int, id_: int, base: int) ->
         (row,) = connection.execute(_SELECT_BATCH, (rowid,))
         stored_id, stored_base, count, *stamp, crc, records = row
         is_intact = batch_crc(stored_id, stored_base, count, BatchStamp(*stamp), records) == crc
-        return bool(count > 0 and is_intact and (stored_id, stored_base) == (id_, base))
+        return bool(0 < count <= MAX_UNIT_MESSAGES and is_intact and (stored_id, stored_base) == (id_, base))
     except (sqlite3.DatabaseError, *_DAMAGED):
         return False
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mqbridge.adapter.inbound import Start
+from mqbridge.errors import TopicChanged
 from mqbridge.log.store import topics as topic_rows
 from mqbridge.log.store.clocks import clock_domain, clock_ms
 from mqbridge.log.store.connection import Connection
@@ -94,7 +95,8 @@ def heartbeat(
     """Renew this member, drop expired members, lease newly assigned partitions and release those assigned to other members.
 
     A member that `keeps` partitions does not release them here, but when their lanes end. Until then, the lease keeps others
-    from reading them: the members to whom they are assigned try with each heartbeat. A partition of a deleted topic is released.
+    from reading them: the members to whom they are assigned try with each heartbeat. Raises TopicChanged if a topic is gone: a
+    member that was taken for dead does not keep its topics from being deleted.
 
     `acknowledged` maps the id of each partition that the member reads to its acknowledged offset, None if nothing is
     acknowledged yet. Leases of partitions that it no longer reads, whose release has failed, are released too. The time is read
@@ -102,7 +104,7 @@ def heartbeat(
     the wait, and these members would count as expired.
     """
     change, time_ms = AssignmentChange(), clock_ms()
-    found = {topic: row for topic in member.topics if (row := topic_rows.find_topic(connection, topic)) is not None}
+    found = {topic: _existing_topic(connection, member, topic) for topic in member.topics}
     if _renew_membership(connection, member, observer, [row.id for row in found.values()], time_ms):
         change.notifies_others = True
     owners = dict(connection.execute("SELECT partition, owner FROM lease WHERE grp = ?", (member.group,)))
@@ -129,6 +131,13 @@ def heartbeat(
         connection.executemany("INSERT INTO lease VALUES (?, ?, ?)", [(member.group, row.id, member.id) for row in free])
         change.assigned = list(zip(free, _start_offsets(connection, member, free), strict=True))
     return change
+
+
+def _existing_topic(connection: Connection, member: Membership, topic: str) -> topic_rows.TopicRow:
+    row = topic_rows.find_topic(connection, topic)
+    if row is None:
+        raise TopicChanged(f"group {member.group!r} reads topic {topic!r}, which was deleted: create it again, or leave it out")
+    return row
 
 
 def _renew_membership(

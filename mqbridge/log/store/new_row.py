@@ -7,8 +7,9 @@ class NewRow(NamedTuple):
     """A row to store: the number of its messages, and their encoded records or the data of a unit.
 
     format    the format of the unit; None for our own records
-    first     the offset that the first message has in its source; None without a sender
-    sequence  the offset that the last message has in its source; None without a sender
+    first     the sequence of the first message, which stands for its position in the source (`mapping.sequences`); None without
+              a sender, and if the position does not fit
+    sequence  the sequence of the last message
     """
 
     messages: int

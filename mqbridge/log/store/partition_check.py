@@ -69,7 +69,11 @@ def _jump_notes(jumps: Sequence[Jump], first: int) -> list[str]:
     """Return notes about offsets, behind the `first` of the partition, that no message has because of a jump."""
     return [
         f"offsets {jump.first} to {jump.next - 1} have no messages: "
-        + ("theirs were lost with the WAL" if jump.kind == JUMP_LOST else "they were left out when a backup was restored")
+        + (
+            "theirs were lost with the WAL"
+            if jump.kind == JUMP_LOST
+            else "they were left out when a backup was restored, or after a topic was deleted"
+        )
         for jump in jumps
         if jump.next > first
     ]

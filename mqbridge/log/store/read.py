@@ -13,6 +13,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from mqbridge.adapter.formats import MAX_UNIT_MESSAGES
 from mqbridge.errors import ClusterError, Failure, GapError, TopicChanged
 from mqbridge.log.store.connection import Connection, is_damage
 from mqbridge.log.store.extents import Extent, extent_of
@@ -109,7 +110,7 @@ def _behind_jump(connection: Connection, partition: int, extent: Extent, offset:
     why = (
         "were acknowledged and are lost with the log's WAL"
         if jump.kind == JUMP_LOST
-        else "may have been given after the backup from which the log was restored, and are lost"
+        else "may have been given after the backup that was restored, or in a deleted topic of this name, and are lost"
     )
     raise GapError(f"offsets {offset} to {jump.next - 1} {why}; seek to {jump.next}", resume=(jump.next,))
 
@@ -152,7 +153,8 @@ def _valid_rows(
         for base, count, size, *values, crc, records in cursor:
             stamp = BatchStamp(*values)
             try:
-                is_valid = count > 0 and size == len(records) and batch_crc(partition, base, count, stamp, records) == crc
+                is_valid = 0 < count <= MAX_UNIT_MESSAGES and size == len(records)
+                is_valid = is_valid and batch_crc(partition, base, count, stamp, records) == crc
             except (struct.error, TypeError, AttributeError):  # the damage changed the type of a value
                 is_valid = False
             if not is_valid:

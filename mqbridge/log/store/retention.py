@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from mqbridge.log.store.connection import Connection, retry_while_busy
 from mqbridge.log.store.extents import Extent, extent_of, write_extents
-from mqbridge.log.store.schema import DELETED_BYTES
 
 SCANNED_PARTITIONS = 500
 """Partitions that one job of the reading thread looks at, which takes some 5 ms."""
@@ -54,7 +53,7 @@ def find_expired(connection: Connection, limits: Limits, after: int) -> tuple[li
     ).fetchall()
     expired = []
     for id_, size in rows:
-        if size == DELETED_BYTES:
+        if size < 0:  # its topic was deleted
             continue
         is_too_large = limits.max_bytes is not None and size > limits.max_bytes
         if is_too_large or _has_expired(connection, id_, limits.before_ms):
@@ -73,6 +72,8 @@ def _has_expired(connection: Connection, partition: int, before_ms: int | None) 
 def trim(connection: Connection, partition: int, limits: Limits) -> Dropped:
     """Drop expired rows of a partition, up to the limits of one transaction. The caller commits."""
     extent = extent_of(connection, partition)
+    if extent.is_deleted:  # since `find_expired` saw it: its size must go on saying so, and `deletion` drops its rows
+        return Dropped(0, is_complete=True)
     trimmed, dropped = trim_extent(connection, partition, extent, limits)
     if dropped.rows:
         write_extents(connection, [(partition, trimmed)])

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from mqbridge.adapter.formats import MAX_UNIT_MESSAGES
 from mqbridge.log.store.clocks import ClockReading
 from mqbridge.log.store.extents import Extent
 from mqbridge.log.store.jumps import Jump, is_intact
@@ -144,8 +145,8 @@ def _batch(rowid: int | None, values: list[Value] | None) -> BatchRow | None:
     partition, base, count, size, *stamp, crc, records = values
     try:
         row = BatchRow(rowid, partition, base, count, BatchStamp(*stamp), crc, records)  # type: ignore[arg-type]  # as above
-        is_intact = batch_crc(row.partition, row.base, row.messages, row.stamp, row.records) == crc and row.messages > 0
-        return row if is_intact and size == len(row.records) else None
+        is_intact = batch_crc(row.partition, row.base, row.messages, row.stamp, row.records) == crc
+        return row if is_intact and 0 < row.messages <= MAX_UNIT_MESSAGES and size == len(row.records) else None
     except _WRONG:
         return None
 

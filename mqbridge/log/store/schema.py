@@ -65,7 +65,8 @@ TABLES = (
 )
 """Statements that create the tables. In `batch`, `format` names the format of a unit of another system that is stored as it is;
 NULL stands for our own records. `sender` and `sequence` are the stamp beside the messages: the name of the producer, and the
-offset that the last message of the row has in its source. Sequences of a sender ascend in each partition."""
+position that the last message of the row has in its source, as one number (`mapping.sequences`), or NULL if it does not fit.
+Sequences of a sender ascend in each partition."""
 _OLD_TABLES = frozenset({"topic", "partition", "batch", "position", "lease", "member"})
 """Tables of the first two versions."""
 
@@ -78,8 +79,8 @@ been given after the backup from which the file was restored, so readers of its 
 
 
 DELETED_BYTES = -1
-"""Size of a partition whose topic was deleted. The row stays: the id of the topic is given to no other one, and the mark, which
-knows the offsets of the partition, does not report its messages as lost."""
+"""Size of a partition whose topic was deleted; any other negative size means the same. The row stays: the id of the topic is
+given to no other one, and the mark, which knows the offsets of the partition, does not report its messages as lost."""
 DELETED_FORMAT = "log.deleted"
 """Format of a row without contents that takes the place of a deleted one: see `deletion`."""
 

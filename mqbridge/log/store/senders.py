@@ -1,6 +1,8 @@
-"""Senders: producers with a name, whose messages are numbered by the offsets that they have in their source.
+"""Senders: producers with a name, whose messages are numbered by the positions that they have in their source.
 
-Each row of a sender has its name and the sequence, the offset of the row's last message, which ascend in each partition. So the
+Each row of a sender has its name and the sequence, the position of the row's last message as one number
+(`mqbridge.mapping.sequences`), which ascend in each partition. Rows whose positions do not fit have no sequence: their messages
+are found by their origins, and a look-up that knows these must not rely on sequences in a partition that has such rows. So the
 row with the highest sequence tells up to where messages of the sender are stored, as long as the log has this row: retention may
 drop it once the partition has newer rows, and a restored file may have an earlier one. The log then remembers nothing of the
 sender, or less, and stores again what it does not have.
@@ -11,13 +13,15 @@ either has stored is not stored again, and what would mix stored and new message
 
 import struct
 from collections.abc import Sequence
+from contextlib import closing
 
 from mqbridge.errors import ClusterError
 from mqbridge.log.store.connection import Connection
 from mqbridge.log.store.new_row import NewRow
 from mqbridge.log.store.schema import BatchStamp, batch_crc
 
-ROWS_OF_SENDER = "SELECT rowid FROM batch WHERE partition = ? AND sender = ? ORDER BY sequence DESC"
+ROWS_OF_SENDER = "SELECT rowid FROM batch WHERE partition = ? AND sender = ? AND sequence >= 0 ORDER BY sequence DESC"
+_UNNUMBERED = "SELECT 1 FROM batch WHERE partition = ? AND sender = ? AND sequence IS NULL LIMIT 1"
 _ROW = (
     "SELECT partition, base, count, appended_ms, age_ms, format, sender, sequence, crc, records FROM batch NOT INDEXED"
     " WHERE rowid = ?"
@@ -34,10 +38,11 @@ def highest_sequence(connection: Connection, partition: int, sender: str) -> int
     A damaged index may lead to the row of another sender, or to none; a damaged row has lost its messages. Neither counts, so
     that these messages are stored again.
     """
-    for (rowid,) in connection.execute(ROWS_OF_SENDER, (partition, sender)):
-        row = connection.execute(_ROW, (rowid,)).fetchone()
-        if row is not None and (sequence := _intact_sequence(row, partition, sender)) is not None:
-            return sequence
+    with closing(connection.execute(ROWS_OF_SENDER, (partition, sender))) as rows:
+        for (rowid,) in rows:
+            row = connection.execute(_ROW, (rowid,)).fetchone()
+            if row is not None and (sequence := _intact_sequence(row, partition, sender)) is not None:
+                return sequence
     return None
 
 
@@ -52,10 +57,18 @@ def _intact_sequence(row: Sequence[object], partition: int, sender: str) -> int 
     return stamp.sequence if is_intact and (stored_partition, stamp.sender) == (partition, sender) else None
 
 
-def highest_sequences(connection: Connection, sender: str, partitions: Sequence[int]) -> dict[int, int]:
-    """Return the highest sequence of the sender by partition id, without partitions that have none."""
-    found = ((partition, highest_sequence(connection, partition, sender)) for partition in partitions)
-    return {partition: sequence for partition, sequence in found if sequence is not None}
+def highest_sequences(connection: Connection, sender: str, partitions: Sequence[int], *, has_origins: bool) -> dict[int, int]:
+    """Return the highest sequence of the sender by partition id, without partitions that have none.
+
+    If the messages of the sender `has_origins`, partitions with messages that are found only by these are left out, too.
+    """
+    found: dict[int, int] = {}
+    for partition in partitions:
+        if has_origins and connection.execute(_UNNUMBERED, (partition, sender)).fetchone() is not None:
+            continue
+        if (sequence := highest_sequence(connection, partition, sender)) is not None:
+            found[partition] = sequence
+    return found
 
 
 class StoredSequences:

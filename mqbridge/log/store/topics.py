@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from mqbridge.errors import ClusterError, Failure
+from mqbridge.errors import ClusterError, Failure, TopicChanged
 from mqbridge.log.store import jumps
 from mqbridge.log.store.connection import Connection
 from mqbridge.log.store.extents import Extent, newest_partitions, rebuilt_extent, scan_extents, write_extents
@@ -186,16 +186,29 @@ def _unused_topic_id(connection: Connection) -> int:
 def _create_partitions(connection: Connection, ids: Sequence[int]) -> None:
     """Write the rows of new partitions. A row that exists is that of a partition whose creation was lost with the WAL: it stays.
 
-    In a later generation, partitions of the same names may have been lost, so the offsets that these had are left out.
+    In a later generation, partitions of the same names may have been lost, and a topic that was deleted may have had this name.
+    So the offsets that such partitions had are left out: positions that are kept elsewhere would skip messages of the new ones.
     """
     rows = connection.execute("SELECT id FROM partition WHERE id BETWEEN ? AND ?", (ids[0], ids[-1]))
     existing = {id_ for (id_,) in rows}
     new = [id_ for id_ in ids if id_ not in existing]
     meta = read_meta(connection)
-    offset = 0 if meta is not None and meta.generation == 1 else jumps.unused_offset(0)
+    is_first = meta is not None and meta.generation == 1 and not _has_deleted_topics(connection)
+    offset = 0 if is_first else jumps.unused_offset(0)
     write_extents(connection, ((id_, Extent(0, offset, 0)) for id_ in new))
     if offset:
         jumps.write_jumps(connection, ((id_, Jump(0, offset, JUMP_RESTORED)) for id_ in new))
+
+
+def _has_deleted_topics(connection: Connection) -> bool:
+    return connection.execute("SELECT 1 FROM partition WHERE bytes < 0 LIMIT 1").fetchone() is not None
+
+
+def check_not_deleted(connection: Connection, ids: Sequence[int]) -> None:
+    """Raise TopicChanged if the topic with these partitions was deleted."""
+    extents = scan_extents(connection, ids[0], ids[-1] + 1).values()
+    if any(extent is not None and extent.is_deleted for extent in extents):
+        raise TopicChanged("the topic was deleted: create it again, and open it")
 
 
 def groups(connection: Connection, topic: str) -> list[str]:

@@ -1,21 +1,31 @@
 """Units of other systems: stored and delivered as they are, beside our own records."""
 
+import asyncio
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from mqbridge.adapter import registry
+from mqbridge.adapter.formats import MAX_UNIT_MESSAGES
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.reader import read
-from mqbridge.errors import ConfigError, Failure
+from mqbridge.errors import ClusterError, Failure, GapError
+from mqbridge.log.adapter import cluster as cluster_module
 from mqbridge.log.adapter import unit_formats
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store import append
+from mqbridge.log.store.check import check
+from mqbridge.log.store.extents import Extent, rebuilt_extent, write_extents
+from mqbridge.log.store.schema import BatchStamp, batch_crc
 from mqbridge.mapping.raw_form import RAW_FORM
-from mqbridge.message import Batch, Message, Share, Unit
+from mqbridge.message import NO_SOURCE, Batch, Message, Share, Unit
 from tests.conformance.arena import numbered
 from tests.log.conftest import OpenLog, lane_of, outbound_of
 from tests.log.line_units import LINES, LineFormat, install, line_batch, line_unit
-from tests.log.store.log_files import change
+from tests.log.store.log_files import change, no_report
 
 
 @pytest.fixture(autouse=True)
@@ -138,6 +148,38 @@ async def test_a_thousand_units_are_one_append(open_log: OpenLog, monkeypatch: p
     assert groups == [[1000]]
 
 
+@pytest.mark.parametrize("count", [0, -1, MAX_UNIT_MESSAGES + 1, (1 << 63) - 1])
+async def test_a_number_of_messages_that_no_unit_has_fails_its_send_alone(open_log: OpenLog, count: int) -> None:
+    cluster = await open_log()
+    outbound, other = await outbound_of(cluster), await outbound_of(cluster, "u")
+    units = [Unit(b"x", count, 1), Unit(b"y", 5, 1)]
+    batch = Batch(NO_SOURCE, list, count=count + 5, size=2, first=(), next=(), format=LINES, units=lambda: units)
+    send, sent = outbound.send(0, Share(batch)), other.send(0, Share(line_batch(line_unit(1))))
+    with pytest.raises(ClusterError, match="1 to 100000 messages") as raised:
+        await send
+    assert raised.value.failure is Failure.FATAL
+    assert not (await sent).failures
+
+
+async def test_a_stored_number_of_messages_that_no_unit_has_is_damage(open_log: OpenLog) -> None:
+    """A reader would need memory for each of the messages, which do not exist."""
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    store, partition, count = cluster.store, outbound._partition_ids[0], 1 << 40
+    stamp = BatchStamp(1, 1, LINES)
+    row = (partition, 0, count, 1, *stamp, batch_crc(partition, 0, count, stamp, b"x"), b"x")
+    await store.write(lambda connection: connection.execute("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row))
+    await store.write(write_extents, [(partition, Extent(0, count, 1))])
+    assert not (await outbound.send(0, Share(line_batch(line_unit(1))))).failures
+    reader = await cluster.reader("t", "0", (0,))
+    with pytest.raises(GapError) as gap:
+        await reader.receive()
+    assert gap.value.resume == (count,)
+    assert (await store.read(rebuilt_extent, partition)).next == count + 1
+    await cluster.close()
+    assert "1099511627776 messages" in check(store.config.path, no_report).partitions[0].problems[0]
+
+
 async def test_a_format_that_is_not_installed_is_a_defect_with_the_bytes(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,18 +201,45 @@ async def test_a_format_that_is_not_installed_is_a_defect_with_the_bytes(
     assert len((await outbound.send(0, Share(batch))).failures) == 3
 
 
+class Broken:
+    """An installed adapter with a fault."""
+
+    name = "lines"
+
+    def __init__(self) -> None:
+        self.loads = 0
+
+    def load(self) -> None:
+        self.loads += 1
+        raise RuntimeError("a fault of the package")
+
+
 async def test_an_adapter_that_cannot_be_loaded_does_not_end_the_reading(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    broken = Broken()
     cluster = await open_log()
     await send(await outbound_of(cluster), line_unit(0))
+    monkeypatch.setattr(registry, "entry_points", lambda **_: [broken])
+    monkeypatch.setattr(unit_formats, "FORMATS", {})
+    monkeypatch.setattr(unit_formats, "_problems", {})
+    for cluster in (await open_log(), await open_log()):
+        (batch,) = await batches_of(cluster)
+        assert "a fault of the package" in (batch.messages[0].defect or "")
+        assert LINES not in (await outbound_of(cluster)).formats
+    assert broken.loads == 1
 
-    def fail(name: str) -> None:
-        raise ConfigError("the adapter 'lines' cannot be loaded", hint="Reinstall it")
 
-    monkeypatch.setattr(unit_formats, "find_format", fail)
-    (batch,) = await batches_of(cluster)
-    assert "cannot be loaded. Reinstall it" in (batch.messages[0].defect or "")
+async def test_adapters_are_loaded_in_a_thread_when_a_log_is_opened(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They need hundreds of milliseconds. Importing the adapter of the log loads none of the others."""
+    threads = list[int]()
+    monkeypatch.setattr(cluster_module, "load_formats", lambda: threads.append(threading.get_ident()))
+    await open_log()
+    assert threads
+    assert threading.get_ident() not in threads
+    script = "import sys, mqbridge.log.adapter.registration; print([m for m in sys.modules if m.startswith('mqbridge.pulsar')])"
+    found = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(("data", "problem"), [(b"wrong", "ZeroDivisionError"), (b"0", "to 1 messages, but has 2")])

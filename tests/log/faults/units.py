@@ -5,8 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from mqbridge.adapter.formats import UnitFormat, batch_of_units
-from mqbridge.adapter.registry import find_format
+from mqbridge.adapter.formats import batch_of_units
 from mqbridge.log.adapter import unit_formats
 from mqbridge.message import Batch, Message, Partition, Position, Unit
 
@@ -31,14 +30,10 @@ class PayloadFormat:
         return messages
 
 
-def find(name: str) -> UnitFormat | None:
-    """Return the format with this name: this one, or one of an installed adapter."""
-    return PayloadFormat() if name == FORMAT else find_format(name)
-
-
 def install() -> None:
     """Let the log of this process find the format, as if an adapter with it were installed."""
-    unit_formats.find_format = find
+    unit_formats.load_formats()
+    unit_formats.FORMATS[FORMAT] = PayloadFormat()
 
 
 def units_of(payloads: Sequence[bytes], first: int, per_unit: int, source: Partition) -> Batch:

@@ -11,15 +11,17 @@ import pytest
 from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.reader import read
-from mqbridge.errors import ClusterError, Failure, TopicChanged
+from mqbridge.errors import ClusterError, Failure, GapError, TopicChanged
+from mqbridge.log.adapter import outbound as outbound_module
 from mqbridge.log.adapter.cluster import LogCluster
-from mqbridge.log.store import deletion
+from mqbridge.log.store import database, deletion, retention
 from mqbridge.log.store.backup import backup
 from mqbridge.log.store.check import check
 from mqbridge.log.store.check_result import CheckResult
 from mqbridge.log.store.export import export
+from mqbridge.log.store.extents import Extent, extent_of, write_extents
 from mqbridge.log.store.repair import repair
-from mqbridge.message import Batch, Message, Share
+from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.net.tasks import spawn
 from tests.conformance.arena import numbered, numbers
 from tests.log.conftest import OpenLog, lane_of, outbound_of
@@ -40,6 +42,12 @@ async def send(cluster: LogCluster, topic: str, begin: int, end: int, partitions
     for number in range(begin, end):
         assert not (await outbound.send(0, Share(Batch.of(numbered(number, number + 1))))).failures
     await outbound.close()
+
+
+async def stored(cluster: LogCluster, topic: str) -> list[int]:
+    """Return the numbers of all messages in partition 0, read from offset 0 on."""
+    end = (await cluster.bounds(topic, "0"))["0"].next
+    return numbers([m async for batch in read(cluster, topic, "0", (0,), end) for m in batch.messages])
 
 
 def problems(path: Path) -> CheckResult:
@@ -73,7 +81,7 @@ async def test_nothing_of_a_deleted_topic_is_left_but_its_id(open_log: OpenLog, 
     left = rows(path, "SELECT format, records FROM batch WHERE partition >> 20 = ?", deleted_id)
     assert left == [("log.deleted", b"")], "the newest row of the file keeps its id"
     await send(cluster, "t", 0, 2)
-    assert numbers([m async for batch in read(cluster, "t", "0", (0,), (9,)) for m in batch.messages]) == [0, 1]
+    assert await stored(cluster, "t") == [0, 1]
     assert await cluster.operations.groups("t") == []
     (new_id,) = rows(path, "SELECT id FROM topic WHERE name = 't'")[0]
     assert new_id > deleted_id
@@ -97,6 +105,73 @@ async def test_an_id_is_not_given_again_after_a_restart(
     assert rows(tmp_path / "log.db", "SELECT id, name FROM topic") == [(2, "u")]
     assert "misses" not in caplog.text
     problems(tmp_path / "log.db")
+
+
+async def test_a_topic_that_is_made_again_has_none_of_its_old_offsets(open_log: OpenLog) -> None:
+    """A position that was kept elsewhere would skip as many of the new messages."""
+    cluster = await open_log()
+    await send(cluster, "t", 0, 5, partitions=2)
+    await cluster.delete("t")
+    await send(cluster, "t", 10, 16)
+    await cluster.create("t", 2)
+    assert (await cluster.bounds("t", "1"))["1"].next > (1 << 32,)
+    assert await stored(cluster, "t") == [10, 11, 12, 13, 14, 15], "a reader from the beginning has missed nothing"
+    inbound, lane = await lane_of(cluster)
+    assert numbers((await lane.receive()).messages)[0] == 10
+    await inbound.close()
+    reader = await cluster.reader("t", "0", (3,))
+    with pytest.raises(GapError):
+        await reader.receive()
+
+
+async def test_an_outbound_of_a_deleted_topic_does_not_resume_in_the_new_one(open_log: OpenLog) -> None:
+    cluster, other = await open_log(), await open_log()
+    await cluster.create("t", 1)
+    source = Partition("there", "orders", "0", 0)
+    plain, named = OutboundSpec("t"), OutboundSpec("t", sender="sdk")
+    outbounds = [await each.outbound(spec) for each in (cluster, other) for spec in (plain, named)]
+    await cluster.delete("t")
+    for made_again in (False, True):
+        if made_again:
+            await cluster.create("t", 1)
+            await (await cluster.outbound(named)).send(0, Share(Batch.of(numbered(0, 1), source)))
+        for outbound in outbounds:
+            with pytest.raises(TopicChanged, match="deleted"):
+                await outbound.resume(source)
+
+
+async def test_a_topic_that_is_deleted_during_a_resume_is_noticed(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+
+    async def replace(*_: object) -> dict[int, tuple[int]]:
+        await cluster.delete("t")
+        await cluster.create("t", 1)
+        return {0: (9,)}
+
+    monkeypatch.setattr(outbound_module, "last_stored", replace)
+    with pytest.raises(TopicChanged, match="deleted"):
+        await outbound.resume(Partition("there", "orders", "0", 0))
+
+
+async def test_a_member_of_a_deleted_topic_ends(open_log: OpenLog) -> None:
+    """It was taken for dead, or the topic was deleted while it joined."""
+    cluster = await open_log(lease="0.4s")
+    await send(cluster, "t", 0, 3)
+    inbound, _ = await lane_of(cluster)
+    await cluster.store.write(lambda connection: connection.execute("DELETE FROM member"))
+    await cluster.delete("t")
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(TopicChanged, match="'t', which was deleted"):
+            await anext(inbound.lanes())
+    await inbound.close()
+    cluster.check_inbound = no_check  # type: ignore[method-assign]
+    with pytest.raises(TopicChanged, match="'t', which was deleted"):
+        await cluster.inbound(InboundSpec(("t",), "g"))
+
+
+async def no_check(_: InboundSpec) -> None:
+    pass
 
 
 async def test_readers_and_outbounds_of_a_deleted_topic_end(open_log: OpenLog) -> None:
@@ -149,7 +224,8 @@ async def test_a_topic_with_members_is_not_deleted(open_log: OpenLog) -> None:
     assert await cluster.topics() == []
 
 
-async def test_a_member_that_was_taken_for_dead_goes_on_with_its_other_topics(open_log: OpenLog) -> None:
+async def test_a_member_that_was_taken_for_dead_ends_if_one_of_its_topics_is_gone(open_log: OpenLog) -> None:
+    """Whoever runs it learns that it does not read all that it should; another one may go on with the topics that are left."""
     cluster = await open_log(lease="0.4s")
     await send(cluster, "t", 0, 3)
     await send(cluster, "u", 0, 3)
@@ -159,12 +235,12 @@ async def test_a_member_that_was_taken_for_dead_goes_on_with_its_other_topics(op
     await cluster.store.write(lambda connection: connection.execute("DELETE FROM member"))
     await cluster.delete("t")
     async with asyncio.timeout(PATIENCE_S):
-        await by_topic["t"].revoked.wait()
-        await send(cluster, "t", 5, 6)
-        while (lane := await anext(lanes)).partition.topic != "t":
-            pass
-        assert numbers((await lane.receive()).messages) == [5]
+        batch = await by_topic["u"].receive()
+        by_topic["u"].acknowledge(batch)
+        with pytest.raises(TopicChanged, match="'t', which was deleted"):
+            [_ async for _ in lanes]
     await inbound.close()
+    assert await cluster.committed("u", "g") == {"0": (3,)}
 
 
 async def test_a_deletion_that_was_interrupted_is_finished_by_the_next_start(
@@ -174,16 +250,7 @@ async def test_a_deletion_that_was_interrupted_is_finished_by_the_next_start(
     cluster = await open_log()
     await send(cluster, "t", 0, 600)
     await send(cluster, "u", 0, 3)
-    original, calls = deletion.delete_batches, 0
-
-    def fail_later(*arguments: Any) -> bool:
-        nonlocal calls
-        calls += 1
-        if calls > 1:
-            raise ClusterError("the disk is gone")
-        return original(*arguments)
-
-    monkeypatch.setattr(deletion, "delete_batches", fail_later)
+    interrupt_deletions(monkeypatch)
     with pytest.raises(ClusterError, match="the disk is gone"):
         await cluster.delete("t")
     assert await cluster.topics() == ["u"]
@@ -194,10 +261,89 @@ async def test_a_deletion_that_was_interrupted_is_finished_by_the_next_start(
     assert rows(tmp_path / "export.db", "SELECT count(*) FROM batch") == [(3,)]
     await cluster.close()
     cluster = await open_log()
-    async with asyncio.timeout(PATIENCE_S):
-        while rows(path, "SELECT count(*) FROM batch WHERE partition >> 20 = 1") != [(0,)]:
-            await asyncio.sleep(0.01)
+    await no_rows_of_topic(path, 1)
     await cluster.close()
+
+
+async def test_retention_leaves_a_deletion_in_progress_alone(open_log: OpenLog, tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    cluster = await open_log()
+    await send(cluster, "t", 0, 600)
+    await send(cluster, "u", 0, 3)
+    outbound = await outbound_of(cluster)
+    store, everything = cluster.store, retention.Limits(None, 1 << 60)
+    (partition,) = await store.write(deletion.begin, store.observer, "t")
+    for limits in (everything, retention.Limits(0, None)):
+        assert await store.write(retention.trim, partition, limits) == (0, True)
+    assert (await store.read(extent_of, partition)).is_deleted
+    with pytest.raises(TopicChanged):
+        await outbound.send(0, Share(Batch.of(numbered(0, 1))))
+    await store.write(write_extents, [(partition, Extent(256, 600, -1000))])
+    await cluster.close()
+    await cluster.connect()
+    await no_rows_of_topic(path, 1)
+    await cluster.close()
+    problems(path)
+
+
+async def test_a_deletion_that_was_interrupted_is_finished_when_it_is_repeated(
+    open_log: OpenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log.db"
+    cluster = await open_log()
+    await send(cluster, "t", 0, 600)
+    await send(cluster, "u", 0, 3)
+    interrupt_deletions(monkeypatch)
+    with pytest.raises(ClusterError, match="the disk is gone"):
+        await cluster.delete("t")
+    monkeypatch.undo()
+    assert rows(path, "SELECT count(*) FROM batch WHERE partition >> 20 = 1") == [(344,)]
+    await cluster.delete("t")
+    assert rows(path, "SELECT count(*) FROM batch WHERE partition >> 20 = 1") == [(0,)]
+
+
+async def test_a_deletion_that_was_interrupted_is_finished_by_the_next_pass(
+    open_log: OpenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if another topic was deleted meanwhile, and if what is left cannot be found at first."""
+    path = tmp_path / "log.db"
+    monkeypatch.setattr(database, "RETENTION_INTERVAL_S", 0.3)
+    cluster = await open_log()
+    for topic, end in (("t", 600), ("u", 3), ("v", 1)):
+        await send(cluster, topic, 0, end)
+    with monkeypatch.context() as patched:
+        interrupt_deletions(patched)
+        with pytest.raises(ClusterError, match="the disk is gone"):
+            await cluster.delete("t")
+    with monkeypatch.context() as patched:
+        patched.setattr(deletion, "find_left", interrupt)
+        await cluster.delete("u")
+        await asyncio.sleep(0.5)
+        assert rows(path, "SELECT count(*) FROM batch WHERE partition >> 20 = 1") == [(344,)]
+    await no_rows_of_topic(path, 1)
+
+
+def interrupt(*_: object) -> bool:
+    raise ClusterError("the disk is gone")
+
+
+def interrupt_deletions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let deletions fail after their first step."""
+    original, calls = deletion.delete_batches, 0
+
+    def fail_later(*arguments: Any) -> bool:
+        nonlocal calls
+        calls += 1
+        return interrupt() if calls > 1 else original(*arguments)
+
+    monkeypatch.setattr(deletion, "delete_batches", fail_later)
+
+
+async def no_rows_of_topic(path: Path, topic_id: int) -> None:
+    """Wait until the log has deleted all batches of a topic."""
+    async with asyncio.timeout(PATIENCE_S):
+        while rows(path, "SELECT count(*) FROM batch WHERE partition >> 20 = ?", topic_id) != [(0,)]:
+            await asyncio.sleep(0.01)
 
 
 async def test_polls_find_new_messages_after_the_newest_ones_were_deleted(open_log: OpenLog) -> None:
@@ -241,6 +387,28 @@ async def test_copies_of_a_log_know_what_was_deleted(open_log: OpenLog, tmp_path
         problems(path)
     assert "misses its newest" not in caplog.text
     assert repair(path, no_report) == ["rebuilt all indexes from their tables"]
+
+
+async def test_a_topic_that_was_lost_with_the_wal_is_reported_once(open_log: OpenLog, tmp_path: Path) -> None:
+    """The rows of its partitions, which are made when the log is opened, tell that its loss is known."""
+    path = tmp_path / "log.db"
+    cluster = await open_log()
+    await send(cluster, "t", 0, 1)
+    await cluster.close()
+    cluster = await open_log()
+    before = path.read_bytes()
+    await cluster.delete("t")
+    await send(cluster, "t", 0, 7)
+    marked = (tmp_path / "log.db-mark").read_bytes()
+    await cluster.close()
+    path.write_bytes(before)
+    (tmp_path / "log.db-mark").write_bytes(marked)
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    assert "7 acknowledged messages are missing" in "".join(check(path, no_report).problems)
+    for _ in range(2):
+        await (await open_log()).close()
+        assert check(path, no_report).problems == []
 
 
 async def test_a_part_of_a_log_knows_nothing_of_deleted_topics(open_log: OpenLog, tmp_path: Path) -> None:
