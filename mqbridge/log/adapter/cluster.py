@@ -1,6 +1,5 @@
 """The embedded log as a cluster: implements `mqbridge.adapter.cluster.Cluster` on one log file."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 
 from mqbridge.adapter.cluster import Capabilities
@@ -17,7 +16,7 @@ from mqbridge.log.adapter.inbound import LogInbound
 from mqbridge.log.adapter.operations import LogOperations
 from mqbridge.log.adapter.outbound import LogOutbound
 from mqbridge.log.adapter.reader import LogReader
-from mqbridge.log.adapter.unit_formats import load_formats
+from mqbridge.log.adapter.unit_formats import prepare_formats
 from mqbridge.log.store import jumps, topics
 from mqbridge.log.store.append import Appender
 from mqbridge.log.store.database import Store
@@ -56,7 +55,6 @@ class LogCluster:
 
     async def connect(self) -> None:
         """Open the file, or create it; load what decodes the units in it."""
-        await asyncio.to_thread(load_formats)
         await self.store.open()
 
     async def close(self, deadline: float | None = None) -> None:
@@ -145,6 +143,8 @@ class LogCluster:
     async def outbound(self, spec: OutboundSpec) -> Outbound:
         """Open a producer into one topic."""
         _check_sender(spec)
+        if spec.keep_units:
+            await prepare_formats()
         return LogOutbound(self, self.store, self._appender, spec, await self.existing_partitions(spec.topic))
 
     async def check_outbound(self, spec: OutboundSpec) -> None:

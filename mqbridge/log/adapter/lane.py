@@ -12,6 +12,7 @@ from typing import Protocol
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import LaneRevoked
 from mqbridge.log.adapter.batches import make_batch
+from mqbridge.log.adapter.unit_formats import prepare_formats
 from mqbridge.log.store import read
 from mqbridge.log.store.database import Store
 from mqbridge.message import Batch, Partition, Position
@@ -102,6 +103,8 @@ class LogLane:
             self._wake.clear()
             await self._read_ahead.reserve(max_bytes)
             found = await self._store.rows(self.id, offset, min(max_bytes, RECEIVE_BYTES), RECEIVE_MESSAGES)
+            if found.format is not None:
+                await prepare_formats()
             size, tail = read.held_bytes(found.rows), found.tail
             if found.rows and size <= max_bytes and run == self._run and not self.releasing.is_set():
                 return self._make_batch(found, size)

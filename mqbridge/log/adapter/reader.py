@@ -9,6 +9,7 @@ import asyncio
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.adapter.batches import make_batch
 from mqbridge.log.adapter.lane import RECEIVE_BYTES, RECEIVE_MESSAGES
+from mqbridge.log.adapter.unit_formats import prepare_formats
 from mqbridge.log.store import read
 from mqbridge.log.store.database import Store
 from mqbridge.message import Batch, Partition, Position
@@ -65,6 +66,8 @@ class LogReader:
             seeks = self._seeks
             self._caught_up = False
             found = await self._store.rows(self._id, self._offset, self._max_bytes, RECEIVE_MESSAGES)
+            if found.format is not None:
+                await prepare_formats()
             if seeks != self._seeks or self._closed:
                 continue
             if self._end is not None and (not found.rows or found.offset >= self._end):

@@ -1,9 +1,10 @@
 """The formats of units that a log stores: all that installed adapters know.
 
 The log does not look into units. It needs their formats only to decode them for readers that use messages.
-All adapters are loaded when a log is opened, so that sends and reads only look a format up.
+All adapters are loaded before the first unit is stored or read, so that sends and reads only look a format up.
 """
 
+import asyncio
 import logging
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -31,14 +32,20 @@ class StoredFormats(Collection[str]):
 
 STORED_FORMATS = StoredFormats()
 FORMATS: dict[str, UnitFormat] = {}
-"""The formats of all adapters that could be loaded, by name; empty before `load_formats`."""
+"""The formats of all adapters that could be loaded, by name; empty before `prepare_formats`."""
 _problems: dict[str, str] = {}
 """Why adapters could not be loaded, by system."""
 _loading = threading.Lock()
 
 
+async def prepare_formats() -> None:
+    """Load all installed adapters, once in a process and in a thread: that takes hundreds of milliseconds."""
+    if not FORMATS and not _problems:
+        await asyncio.to_thread(load_formats)
+
+
 def load_formats() -> None:
-    """Load all installed adapters, once in a process: that takes hundreds of milliseconds, so not in an event loop."""
+    """Load all installed adapters, once in a process."""
     with _loading:
         if not FORMATS and not _problems:
             _load(load_adapters())

@@ -13,7 +13,6 @@ from mqbridge.adapter.formats import MAX_UNIT_MESSAGES
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.reader import read
 from mqbridge.errors import ClusterError, Failure, GapError
-from mqbridge.log.adapter import cluster as cluster_module
 from mqbridge.log.adapter import unit_formats
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store import append
@@ -230,12 +229,22 @@ async def test_an_adapter_that_cannot_be_loaded_does_not_end_the_reading(
     assert broken.loads == 1
 
 
-async def test_adapters_are_loaded_in_a_thread_when_a_log_is_opened(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_adapters_are_loaded_in_a_thread_and_only_for_units(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """They need hundreds of milliseconds. Importing the adapter of the log loads none of the others."""
     threads = list[int]()
-    monkeypatch.setattr(cluster_module, "load_formats", lambda: threads.append(threading.get_ident()))
-    await open_log()
-    assert threads
+    cluster = await open_log()
+    await send(await outbound_of(cluster), line_unit(0, 1))
+    monkeypatch.setattr(unit_formats, "FORMATS", {})
+    monkeypatch.setattr(unit_formats, "_problems", {})
+    monkeypatch.setattr(unit_formats, "load_formats", lambda: threads.append(threading.get_ident()))
+    await cluster.create("plain", 1)
+    await (await cluster.outbound(OutboundSpec("plain"))).send(0, Share(Batch.of(numbered(0, 3))))
+    assert [batch.count async for batch in read(cluster, "plain", "0", (0,), (3,))] == [3]
+    assert threads == []
+    await cluster.outbound(OutboundSpec("t", keep_units=True))
+    assert len(threads) == 1
+    await batches_of(cluster)
+    assert len(threads) == 2
     assert threading.get_ident() not in threads
     script = "import sys, mqbridge.log.adapter.registration; print([m for m in sys.modules if m.startswith('mqbridge.pulsar')])"
     found = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", script], capture_output=True, text=True, check=True)
