@@ -7,8 +7,8 @@ import argparse
 import asyncio
 
 from mqbridge import TubeMQClient
+from mqbridge.tubemq.client.consumer.pack_reader import Pack
 from mqbridge.tubemq.client.consumer.partition import HeldPartition
-from mqbridge.tubemq.client.consumer.partition_reader import Pack
 from mqbridge.tubemq.library.pack_puller import push
 
 

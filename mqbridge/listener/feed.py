@@ -38,7 +38,7 @@ from mqbridge.groups.acknowledged import Acknowledged
 from mqbridge.groups.store import GroupKey, GroupStore
 from mqbridge.listener.delivered import Delivered, HeldBatch, State
 from mqbridge.listener.limits import UnacknowledgedBytes
-from mqbridge.listener.progress import Progress
+from mqbridge.listener.progress import GroupProgress
 from mqbridge.listener.sources import FeedSource
 from mqbridge.message import Batch, Message, Position, Unit
 from mqbridge.net.tasks import cancel, mark_error_retrieved, spawn
@@ -100,7 +100,7 @@ class Feed:
         self._all_acknowledged = asyncio.Event()
         """Set while there are no units."""
         self._all_acknowledged.set()
-        self._progress = Progress(key, None)
+        self._progress = GroupProgress(key, None)
         """How far the group has come with the present source."""
         self._generation = 0
         """Number of seeks and of ended sources: units of earlier ones do not count."""
@@ -140,8 +140,8 @@ class Feed:
         self._loss_task = spawn(self._wait_lost(source), f"loss of {source.partition} for {self.key.group}")
         self._wake()
 
-    def _new_progress(self, source: FeedSource) -> Progress:
-        return Progress(self.key, None if source.is_individual else self._store)
+    def _new_progress(self, source: FeedSource) -> GroupProgress:
+        return GroupProgress(self.key, None if source.is_individual else self._store)
 
     def _start(self, source: FeedSource) -> None:
         self._pump = spawn(self._read(source), f"feed of {source.partition} for {self.key.group}")

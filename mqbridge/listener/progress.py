@@ -18,7 +18,7 @@ CONFIRM_S = 15.0
 """After this time, a source has stored a position that was acknowledged: adapters commit at least every 5 s."""
 
 
-class Progress:
+class GroupProgress:
     """The progress of one attached source. `end` it when the source is given up or moved."""
 
     def __init__(self, key: GroupKey, store: GroupStore | None) -> None:

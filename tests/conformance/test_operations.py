@@ -9,7 +9,7 @@ import pytest
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.operations import Operations
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Message, Position
 from tests.conformance.arena import Arena, fresh_group, numbered, numbers

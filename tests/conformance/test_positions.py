@@ -3,7 +3,7 @@
 import pytest
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Position
 from tests.conformance.arena import Arena, numbered

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from mqbridge.adapter import reader
+from mqbridge.adapter import reading
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.message import Batch, Message, Position
 from mqbridge.net.tasks import spawn
@@ -25,7 +25,7 @@ async def topic_of(arena: Arena, cluster: Cluster, *sizes: int) -> tuple[str, li
 
 async def read(arena: Arena, cluster: Cluster, topic: str, name: str, begin: Position, end: Position | None) -> list[Batch]:
     async def all_of_it() -> list[Batch]:
-        async with aclosing(reader.read(cluster, topic, name, begin, end)) as batches:
+        async with aclosing(reading.read(cluster, topic, name, begin, end)) as batches:
             return [batch async for batch in batches]
 
     return await arena.within(all_of_it())
@@ -66,7 +66,7 @@ async def test_reading_continues_at_the_end_of_a_batch(arena: Arena, cluster: Cl
     got: list[int] = []
     begin = bounds.first
     while begin < bounds.next:
-        async with aclosing(reader.read(cluster, topic, name, begin, bounds.next)) as batches:
+        async with aclosing(reading.read(cluster, topic, name, begin, bounds.next)) as batches:
             batch = await arena.within(anext(batches, None))
         if batch is None:
             break
@@ -98,7 +98,7 @@ async def test_reading_without_an_end_follows_new_messages(arena: Arena, cluster
     outbound = await arena.outbound(cluster, topic)
     first = (await arena.within(cluster.bounds(topic)))[name].first
     got: list[int] = []
-    async with aclosing(reader.read(cluster, topic, name, first)) as batches:
+    async with aclosing(reading.read(cluster, topic, name, first)) as batches:
         while len(got) < 5:
             got += numbers((await arena.within(anext(batches))).messages)
         waiting = spawn(_next(batches), "the next batch")

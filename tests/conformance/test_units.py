@@ -5,7 +5,7 @@ import pytest
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.formats import UnitFormat, batch_of_units
 from mqbridge.adapter.outbound import Outbound
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.adapter.registry import find_format
 from mqbridge.message import Batch, Message, Partition, Share, Unit
 from tests.conformance.arena import SOURCE, Arena, fresh_group, numbered

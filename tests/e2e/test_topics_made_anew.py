@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.message import Batch, Message, Share
 from tests.e2e.support import opened, tubemq_settings
 from tests.kit.gateway import GatewayProcess

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from pydantic import ValidationError
 
-from mqbridge.adapter import reader as range_reader
+from mqbridge.adapter import reading
 from mqbridge.adapter.inbound import InboundSpec, Start
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.tools.unit_ranges import count_units, position_after
@@ -462,7 +462,7 @@ async def test_reading_a_range_of_batches_and_chunks(endpoints, client):
     assert bounds.first == (*first.first_chunk, 0)
 
     async def payloads(begin, end) -> list[bytes]:
-        async with aclosing(range_reader.read(cluster, topic, "0", begin, end)) as batches:
+        async with aclosing(reading.read(cluster, topic, "0", begin, end)) as batches:
             return [message.payload async for batch in batches for message in batch.messages]
 
     everything = await payloads(bounds.first, bounds.next)
@@ -492,7 +492,7 @@ async def test_a_chunked_message_belongs_to_the_range_with_its_last_chunk(pulsar
     assert (len(unit_ranges), count_units(unit_ranges)) == (2, 5 + 4 + 8 + 3)
 
     async def payloads(begin, end) -> list[bytes]:
-        async with aclosing(range_reader.read(cluster, topic, "0", begin, end)) as batches:
+        async with aclosing(reading.read(cluster, topic, "0", begin, end)) as batches:
             return [message.payload async for batch in batches for message in batch.messages if message.defect is None]
 
     whole = await payloads(bounds.first, bounds.next)

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from mqbridge.adapter import reader
+from mqbridge.adapter import reading
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ConnectionLost
 from mqbridge.message import Position
@@ -221,7 +221,7 @@ async def test_a_dangling_chunk_keeps_nobody_from_reading_the_topic_by_positions
             async with asyncio.timeout(SERVER_PATIENCE_S):
                 end = (await cluster.bounds(topic))[partition].next
                 return [
-                    each.payload async for batch in reader.read(cluster, topic, partition, begin, end) for each in batch.messages
+                    each.payload async for batch in reading.read(cluster, topic, partition, begin, end) for each in batch.messages
                 ]
 
         assert await read(bounds.first) == [b"between"]

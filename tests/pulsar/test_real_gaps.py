@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mqbridge.adapter import reader
+from mqbridge.adapter import reading
 from mqbridge.errors import GapError, ServerRefused
 from mqbridge.message import Position
 from mqbridge.pulsar.adapter.cluster import Pulsar
@@ -209,7 +209,7 @@ async def test_messages_known_to_be_deleted_unread_stop_the_partition(environmen
 
 async def read(cluster: Pulsar, topic: str, begin: Position, end: Position | None) -> list[int]:
     found: list[int] = []
-    async with asyncio.timeout(SERVER_PATIENCE_S), aclosing(reader.read(cluster, topic, "-1", begin, end)) as batches:
+    async with asyncio.timeout(SERVER_PATIENCE_S), aclosing(reading.read(cluster, topic, "-1", begin, end)) as batches:
         async for batch in batches:
             found += [int(message.payload or b"") for message in batch.messages]
     return found

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
-from mqbridge.adapter import reader as range_reader
+from mqbridge.adapter import reading
 from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.operations import GroupMaker, ReportsUnprotected
 from mqbridge.adapter.outbound import OutboundSpec
@@ -160,7 +160,7 @@ async def test_the_subscription_of_a_reader_retains_nothing(cluster, client, nam
     topic = f"persistent://{namespace}/t"
     await cluster.create(topic, 1)
     await send(cluster, topic, 1)
-    batches = range_reader.read(cluster, topic, "0", (-1, -1, 0))
+    batches = reading.read(cluster, topic, "0", (-1, -1, 0))
     await anext(batches)
     assert "no subscription and no retention" in await cluster.operations.why_unprotected(topic)
     await batches.aclose()

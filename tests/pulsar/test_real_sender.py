@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.net.tasks import spawn

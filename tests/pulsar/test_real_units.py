@@ -13,7 +13,7 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.formats import batch_of_units
 from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Batch, Message, Partition, Share, Unit
 from mqbridge.pulsar.adapter.registration import ADAPTER

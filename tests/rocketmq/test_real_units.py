@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from mqbridge.adapter.formats import batch_of_units
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.message import Batch, Share, Unit
 from mqbridge.rocketmq.adapter.cluster import RocketMQ
 from mqbridge.rocketmq.adapter.registration import ADAPTER

@@ -10,7 +10,7 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from mqbridge.adapter import reader as range_reader
+from mqbridge.adapter import reading
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.rocketmq.client.admin.read_permission import permit_reading
 from mqbridge.rocketmq.library.client import RocketMQClient
@@ -130,7 +130,7 @@ async def test_spark_and_readers_refuse_a_topic_that_nobody_may_read(
         with pytest.raises(ClusterError, match=WHY):
             await describe_topic(cluster, letters)
         with pytest.raises(ClusterError, match=WHY) as refused:
-            await range_reader.read(cluster, letters, "broker-a:0", (0,)).asend(None)
+            await reading.read(cluster, letters, "broker-a:0", (0,)).asend(None)
         assert refused.value.failure is Failure.RETRY
     with pytest.raises(ClusterError, match=WHY):
         await client.reader(letters)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mqbridge.adapter import reader
+from mqbridge.adapter import reading
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import Receipt
@@ -131,7 +131,7 @@ async def read_topic(topic: TopicRef) -> list[ReceivedMessages]:
         received = [ReceivedMessages() for _ in described.partitions]
 
         async def read(cluster: Cluster, index: int, name: str) -> None:
-            async for batch in reader.read(cluster, topic.name, name, bounds[name].first, bounds[name].next):
+            async for batch in reading.read(cluster, topic.name, name, bounds[name].first, bounds[name].next):
                 for message in batch.messages:
                     received[index].receive(index, message)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mqbridge.adapter import reader
+from mqbridge.adapter import reading
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store.settings import LogSettings
@@ -103,7 +103,7 @@ def read_log(path: Path) -> dict[str, list[list[Message]]]:
             for topic in await cluster.topics():
                 for name, bounds in sorted((await cluster.bounds(topic)).items()):
                     messages: list[Message] = []
-                    async with aclosing(reader.read(cluster, topic, name, bounds.first, bounds.next)) as batches:
+                    async with aclosing(reading.read(cluster, topic, name, bounds.first, bounds.next)) as batches:
                         async for batch in batches:
                             messages += batch.messages
                     by_topic.setdefault(topic, []).append(messages)

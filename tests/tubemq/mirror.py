@@ -11,7 +11,7 @@ from typing import Any
 
 from mqbridge import TubeMQClient
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.adapter.topics import Bounds
 from mqbridge.message import Position
 from tests.e2e.support import opened

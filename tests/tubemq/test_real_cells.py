@@ -7,7 +7,7 @@ from contextlib import aclosing
 import pytest
 import pytest_asyncio
 
-from mqbridge.adapter import reader
+from mqbridge.adapter import reading
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.tools.unit_ranges import split_evenly
@@ -51,7 +51,7 @@ async def fill(cluster: Cluster, topic: str, first: int, count: int) -> None:
 
 
 async def read(cluster: Cluster, topic: str, name: str, begin: Position, end: Position) -> tuple[Found, list[Batch]]:
-    async with asyncio.timeout(SERVER_PATIENCE_S), aclosing(reader.read(cluster, topic, name, begin, end)) as found:
+    async with asyncio.timeout(SERVER_PATIENCE_S), aclosing(reading.read(cluster, topic, name, begin, end)) as found:
         batches = [batch async for batch in found]
     for batch in batches:
         assert (batch.first, batch.count) == (batch.messages[0].position, len(batch.messages))

@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from mqbridge.adapter import reader as range_reader
+from mqbridge.adapter import reading
 from mqbridge.errors import ServerRefused
 from mqbridge.net.addresses import split_address
 from mqbridge.net.secret import Secret
@@ -303,7 +303,7 @@ async def test_reading_without_a_group_ignores_the_list_of_allowed_groups(tubemq
         url = f"tubemq+ssl://{tubemq_locked.masters}"
         async with TubeMQClient(url, tls=tls_of(tubemq_locked), user=USER, password=PASSWORD) as client:
             await (await client.partition_sender(topic)).send("1:0", b"one")
-        async with aclosing(range_reader.read(cluster, topic, "1:0", (0, 0))) as batches:
+        async with aclosing(reading.read(cluster, topic, "1:0", (0, 0))) as batches:
             async for batch in batches:
                 assert [message.payload for message in batch.messages] == [b"one"]
                 break

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.adapter.tools.packed_positions import PackedPositions
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import GapError

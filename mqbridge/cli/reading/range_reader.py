@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mqbridge.adapter import reader
+from mqbridge.adapter import reading
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.message import Message, Partition, Position
 from mqbridge.net.tasks import cancel, spawn
@@ -47,7 +47,7 @@ async def _read_range(
     cluster: Cluster, topic: str, name: str, span: Range, msg_types: frozenset[str], remaining: int | None
 ) -> AsyncGenerator[Chunk, None]:
     """Yield the messages of one range; `remaining` is the number of messages that may still be yielded, None without a limit."""
-    async with aclosing(reader.read(cluster, topic, name, span.begin, span.end)) as batches:
+    async with aclosing(reading.read(cluster, topic, name, span.begin, span.end)) as batches:
         async for batch in batches:
             messages = [message for message in batch.messages if not msg_types or message.msg_type in msg_types][:remaining]
             if messages:

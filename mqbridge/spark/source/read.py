@@ -9,7 +9,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.message import Batch, Message, Partition, format_position
 from mqbridge.spark.arrow.rows import MAX_ROWS, RowBuilder

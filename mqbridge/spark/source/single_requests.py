@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.adapter.topics import Bounds, Topic, UnitRange
 from mqbridge.errors import ClusterError, ConfigError, Failure, GapError
 from mqbridge.message import Position

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import Outbound
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.adapter.tools.packed_positions import PackedPositions
 from mqbridge.adapter.tools.stored_positions import stored_from
 from mqbridge.delivery.target import Target

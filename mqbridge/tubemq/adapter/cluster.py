@@ -22,7 +22,8 @@ from mqbridge.adapter.known_brokers import KnownBrokers, brokers_of, list_order
 from mqbridge.adapter.numbering import PackedNumbering
 from mqbridge.adapter.operations import Operations
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
-from mqbridge.adapter.reader import READ_BYTES, PartitionReader, read
+from mqbridge.adapter.reader import READ_BYTES, PartitionReader
+from mqbridge.adapter.reading import read
 from mqbridge.adapter.target_order import TargetOrders
 from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.adapter.tools.sharing import check_sharing

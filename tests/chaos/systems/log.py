@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from mqbridge.adapter import reader
+from mqbridge.adapter import reading
 from tests.chaos.judge import Stored
 from tests.chaos.systems.system import System, writer_in
 
@@ -60,7 +60,7 @@ class LogSystem(System):
         async with self.open() as cluster:
             bounds = await cluster.bounds(topic)
             for name, one in bounds.items():
-                async with contextlib.aclosing(reader.read(cluster, topic, name, one.first, one.next)) as batches:
+                async with contextlib.aclosing(reading.read(cluster, topic, name, one.first, one.next)) as batches:
                     async for batch in batches:
                         found += [
                             Stored(int(name), writer_in(f"mqbridge.origin={message.origin}"), message.payload or b"")

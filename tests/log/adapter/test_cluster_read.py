@@ -4,7 +4,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.message import Batch, Message, Share

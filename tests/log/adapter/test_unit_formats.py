@@ -11,7 +11,7 @@ import pytest
 from mqbridge.adapter import registry
 from mqbridge.adapter.formats import MAX_UNIT_MESSAGES
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.log.adapter import unit_formats
 from mqbridge.log.adapter.cluster import LogCluster

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mqbridge.adapter import reader
 from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.reading import read as read_range
 from mqbridge.errors import ClusterError, GapError, MqbridgeError
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store.settings import LogSettings
@@ -168,7 +168,7 @@ class _Inspector:
         reading, offset = Reading(), first
         while offset < end and len(reading.gaps) < MAX_STEPS:
             try:
-                async for batch in reader.read(self._cluster, topic_name(key[0]), str(key[1]), (offset,), (end,)):
+                async for batch in read_range(self._cluster, topic_name(key[0]), str(key[1]), (offset,), (end,)):
                     _note(reading, batch)
                     offset = batch.next[0]
                 break

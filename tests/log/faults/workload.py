@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import MqbridgeError
 from mqbridge.log.adapter.cluster import LogCluster

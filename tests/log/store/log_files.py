@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 
-from mqbridge.adapter import reader
+from mqbridge.adapter import reading
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import GapError
 from mqbridge.log.adapter.cluster import LogCluster
@@ -73,7 +73,7 @@ async def _read_log(path: Path, settings: Mapping[str, object]) -> Stored:
                 position = bounds.first
                 while position < bounds.next:
                     try:
-                        async for batch in reader.read(cluster, topic, partition, position, bounds.next):
+                        async for batch in reading.read(cluster, topic, partition, position, bounds.next):
                             for message in batch.messages:
                                 assert message.payload is not None
                                 stored[topic, int(partition), message.position[0]] = message.payload

@@ -10,7 +10,7 @@ import pytest
 
 from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.errors import ClusterError, Failure, GapError, TopicChanged
 from mqbridge.log.adapter import outbound as outbound_module
 from mqbridge.log.adapter.cluster import LogCluster

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store import file_guard

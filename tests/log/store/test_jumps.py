@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.errors import GapError
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store import jumps

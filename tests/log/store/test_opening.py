@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mqbridge.adapter import reader
+from mqbridge.adapter import reading
 from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError, GapError
@@ -104,7 +104,7 @@ async def test_a_missing_wal_is_said_and_the_topic_is_not_made_at_the_old_offset
     assert await next_offset(cluster) > 1 << 32
     assert await cluster.operations.newest("t", 1) == {"0": (0,)}
     with pytest.raises(GapError, match="may have been given after the backup"):
-        await anext(reader.read(cluster, "t", "0", (19,), (20,)))
+        await anext(reading.read(cluster, "t", "0", (19,), (20,)))
     caplog.clear()
     await cluster.close()
     await open_log()
@@ -181,9 +181,9 @@ async def test_a_restored_file_opens_as_a_new_generation(
     _, lane = await lane_of(cluster)
     assert numbers((await lane.receive()).messages) == [5, 6]
     with pytest.raises(GapError, match="after the backup") as gap:
-        await anext(reader.read(cluster, "t", "0", (8,), (9,)))
+        await anext(reading.read(cluster, "t", "0", (8,), (9,)))
     assert gap.value.resume == (jump,)
-    read = [batch async for batch in reader.read(cluster, "t", "0", (0,), (jump + 2,))]
+    read = [batch async for batch in reading.read(cluster, "t", "0", (0,), (jump + 2,))]
     assert [(batch.first, batch.count) for batch in read] == [((0,), 5), ((jump,), 2)]
     units = await cluster.measure("t", "0", (0,), (jump + 2,))
     assert [(unit_range.first, unit_range.count) for unit_range in units] == [((0,), 5), ((jump,), 2)]
@@ -320,7 +320,7 @@ async def test_a_file_of_an_earlier_version_is_upgraded(
     make_old_file(tmp_path / "log.db", version)
     cluster = await open_log()
     for name in ("0", "1"):
-        read = [message async for batch in reader.read(cluster, "t", name, (10,), (40,)) for message in batch.messages]
+        read = [message async for batch in reading.read(cluster, "t", name, (10,), (40,)) for message in batch.messages]
         assert numbers(read) == list(range(10, 40))
     assert await cluster.committed("t", "g") == {"1": (15,)}
     assert (await (await outbound_of(cluster)).send(0, Share(Batch.of(numbered(40, 41))))).positions == [(40,)]
@@ -343,10 +343,10 @@ async def test_an_upgrade_that_was_interrupted_goes_on(
         with pytest.raises(ClusterError, match="interrupted"):
             await open_log()
     cluster = await open_log()
-    first = [message async for batch in reader.read(cluster, "t", "0", (10,), (16,)) for message in batch.messages]
+    first = [message async for batch in reading.read(cluster, "t", "0", (10,), (16,)) for message in batch.messages]
     assert numbers(first) == list(range(10, 16))
     with pytest.raises(GapError) as gap:
-        await anext(reader.read(cluster, "t", "0", (16,), (40,)))
+        await anext(reading.read(cluster, "t", "0", (16,), (40,)))
     assert gap.value.resume == (19,)
     assert partition_id(7, 0) in {row.id for row in await cluster.existing_partitions("t")}
 
@@ -481,7 +481,7 @@ async def test_topics_that_were_made_after_the_backup_get_other_offsets(open_log
     for topic, partition in (("t", "1"), ("later", "0")):
         assert (await cluster.bounds(topic))[partition].next > (1 << 32,)
         with pytest.raises(GapError, match="may have been given after the backup"):
-            await anext(reader.read(cluster, topic, partition, (5,), (6,)))
+            await anext(reading.read(cluster, topic, partition, (5,), (6,)))
     _, lane = await lane_of(cluster, topic="later")
     await (await outbound_of(cluster, "later")).send(0, Share(Batch.of(numbered(7, 8))))
     assert numbers((await lane.receive()).messages) == [7]
@@ -571,7 +571,7 @@ async def test_a_power_failure_after_a_restore_loses_nothing(
     caplog.clear()
     cluster = await open_log(path=tmp_path / "after" / "log.db")
     assert "ERROR" not in {record.levelname for record in caplog.records}
-    batches = [batch async for batch in reader.read(cluster, "t", "0", (0,), (await cluster.bounds("t"))["0"].next)]
+    batches = [batch async for batch in reading.read(cluster, "t", "0", (0,), (await cluster.bounds("t"))["0"].next)]
     assert [number for batch in batches for number in numbers(batch.messages)] == [0, 1]
 
 

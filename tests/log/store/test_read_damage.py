@@ -11,7 +11,7 @@ import pytest
 
 from mqbridge.adapter.inbound import InboundSpec, Start
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, GapError
 from mqbridge.log.adapter.cluster import LogCluster

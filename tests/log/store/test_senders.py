@@ -10,7 +10,7 @@ from typing import NoReturn
 import pytest
 
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import ClusterError, ConfigError, Failure
 from mqbridge.log.adapter.cluster import LogCluster

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mqbridge.adapter import reader as range_reader
+from mqbridge.adapter import reading
 from mqbridge.errors import ClusterError, GapError, LocalProtocolError
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store import database, tails
@@ -130,7 +130,7 @@ async def test_readers_learn_that_the_log_was_closed(open_log: OpenLog) -> None:
     _, lane = await lane_of(cluster)
 
     async def read() -> None:
-        async for _ in range_reader.read(cluster, "t", "0", (0,)):
+        async for _ in reading.read(cluster, "t", "0", (0,)):
             pass
 
     waiting = [asyncio.ensure_future(lane.receive()), asyncio.ensure_future(read())]

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from mqbridge.adapter import reader
+from mqbridge.adapter import reading
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.registry import load_adapters
@@ -63,6 +63,6 @@ async def _read(cluster: Cluster, topic: str) -> list[list[Message]]:
     assert described is not None
     partitions: list[list[Message]] = []
     for name in described.partitions:
-        batches = reader.read(cluster, topic, name, bounds[name].first, bounds[name].next)
+        batches = reading.read(cluster, topic, name, bounds[name].first, bounds[name].next)
         partitions.append([message async for batch in batches for message in batch.messages])
     return partitions

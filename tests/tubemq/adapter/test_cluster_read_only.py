@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from mqbridge.adapter.inbound import Inbound, InboundLane, InboundSpec
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.config.options.partition_rule import PartitionRule
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.net.tasks import cancel, spawn

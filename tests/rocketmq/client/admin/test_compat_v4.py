@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.errors import Failure, RemoteProtocolError, ServerRefused
 from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.adapter.cluster import RocketMQ as RocketMQCluster

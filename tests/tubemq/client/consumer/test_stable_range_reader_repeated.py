@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from mqbridge.adapter import reader
+from mqbridge.adapter import reading
 from mqbridge.message import Position
 from mqbridge.tubemq.adapter.cluster import TubeMQ
 from mqbridge.tubemq.client.consumer import stable_range_reader
@@ -28,7 +28,7 @@ def model() -> Model:
 async def read(cluster: TubeMQ, begin: Position, end: Position) -> list[tuple[int, Position]]:
     async with asyncio.timeout(PATIENCE_S):
         (name,) = (await cluster.bounds("demo")).keys()
-        async with aclosing(reader.read(cluster, "demo", name, begin, end)) as batches:
+        async with aclosing(reading.read(cluster, "demo", name, begin, end)) as batches:
             return [(int(m.payload or b""), m.position) async for batch in batches for m in batch.messages]
 
 

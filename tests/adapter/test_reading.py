@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.adapter.reader import read
+from mqbridge.adapter.reading import read
 from mqbridge.message import Batch, Message, Position, Share
 from mqbridge.testing.memory.adapter.cluster import MemoryCluster
 from mqbridge.testing.memory.adapter.config import MemoryConfig
