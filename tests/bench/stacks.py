@@ -27,6 +27,7 @@ _OURS = re.compile(r"mqbridge/(?:(?:tubemq|pulsar|rocketmq|log|testing/memory)/)
 FOLDERS = {
     "wire": MAPPING, "mapping": MAPPING, "message": MAPPING, "client": CLIENT, "store": CLIENT, "adapter": ADAPTER,
     "testing": ADAPTER, "delivery": DELIVERY, "routes": DELIVERY, "gateway": DELIVERY, "routing": DELIVERY, "net": NET,
+    "groups": DELIVERY, "listener": DELIVERY,
 }  # fmt: skip
 """Group of each folder or file of mqbridge, or of a system, in which a gateway uses much CPU time; all others are OTHER."""
 _COMMAND = ("mqbridge/cli/", "mqbridge/__main__")

