@@ -448,7 +448,7 @@ class Feed:
             delivered = self._units.popleft()
             del self._by_number[delivered.number]
             self._span -= delivered.count
-            self._progress.pass_over(delivered)
+            self._progress.advance_past(delivered)
             batch = delivered.held.batch
             if self._uncommitted and self._uncommitted[-1][0] is batch:
                 self._uncommitted.pop()

@@ -64,7 +64,7 @@ class GroupProgress:
             self._known = None  # it says nothing about later units
         return known.acknowledged_bits(delivered.number, delivered.count)
 
-    def pass_over(self, delivered: Delivered) -> None:
+    def advance_past(self, delivered: Delivered) -> None:
         """Move the mark behind a unit that is acknowledged, as everything before it is."""
         self.mark = delivered.end
         if delivered.end_index == delivered.held.batch.count:

@@ -113,7 +113,7 @@ class Publisher:
         self._open_dead_letters, self._in_order = open_dead_letters, in_order
         self._pending: dict[Publication, None] = {}
         """Publications that are not answered, in the order of their calls."""
-        self._burials: set[asyncio.Task[None]] = set()
+        self._dead_letter_tasks: set[asyncio.Task[None]] = set()
         """Tasks that store dead letters."""
         self._all_answered = asyncio.Event()
         self._all_answered.set()
@@ -205,13 +205,13 @@ class Publisher:
                 await self._all_answered.wait()
         except TimeoutError:
             log.warning("a producer of %s is closed before %d of its batches were stored", self._topic, len(self._pending))
-            await cancel(*self._burials)
+            await cancel(*self._dead_letter_tasks)
 
     def _resolve_soon(self, publication: Publication, stored: Stored) -> None:
         asyncio.get_running_loop().call_soon(self._resolve, publication, stored)
 
     def _on_receipt(self, publication: Publication, share: Share, send: "asyncio.Future[Receipt]") -> None:
-        """Take the receipt of a send; bury messages that the backing never accepts."""
+        """Take the receipt of a send; messages that the backing never accepts become dead letters."""
         if send.cancelled():
             self._fail(publication, ClusterError(f"sending to {self._topic} was cancelled"))
         elif (error := send.exception()) is not None:
@@ -224,9 +224,9 @@ class Publisher:
                 other = next(failure for failure in receipt.failures if failure.failure_kind is not Failure.REFUSED)
                 self._fail(publication, ClusterError(other.reason, other.failure_kind))
             elif refused:
-                task = spawn(self._bury(publication, share, receipt, refused), f"dead letters of {self._topic}")
-                self._burials.add(task)
-                task.add_done_callback(self._burials.discard)
+                task = spawn(self._store_dead_letters(publication, share, receipt, refused), f"dead letters of {self._topic}")
+                self._dead_letter_tasks.add(task)
+                task.add_done_callback(self._dead_letter_tasks.discard)
             else:
                 self._succeed(publication, Stored(receipt.positions))
 
@@ -246,14 +246,16 @@ class Publisher:
             self.last_sequence = max(self.last_sequence, publication.last)
         self._resolve(publication, stored)
 
-    async def _bury(self, publication: Publication, share: Share, receipt: Receipt, refused: Sequence[MessageFailure]) -> None:
+    async def _store_dead_letters(
+        self, publication: Publication, share: Share, receipt: Receipt, refused: Sequence[MessageFailure]
+    ) -> None:
         """Store the refused messages of a publication in the dead-letter topic."""
         reason, source = refused[0].reason, publication.batch.partition
         try:
             letters = await self._open_dead_letters()
             letter_share = letters.make(self._topic, share.messages, refused, source)
-            buried = await letters.outbound.send(letters.partition_of(source), letter_share)
-            problem = buried.failures[0].reason if buried.failures else None
+            letters_receipt = await letters.outbound.send(letters.partition_of(source), letter_share)
+            problem = letters_receipt.failures[0].reason if letters_receipt.failures else None
         except ClusterError as error:
             problem = str(error)
         except BaseException:
