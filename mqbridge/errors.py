@@ -17,7 +17,8 @@
     ├── LaneRevoked                the partition of a lane (one assigned partition) was revoked; the normal end of a lane
     ├── GapError                   the source lost data that was never read: the partition stops and reports it
     ├── DeliveryError              a message could not be stored in a target, or in the route's dead-letter topic
-    └── MappingError               a message has a value that the target cannot represent
+    ├── MappingError               a message has a value that the target cannot represent
+    └── RequestRefused             a listener refuses a request of a client
 
 Any other exception that escapes is a bug. An error text says what is wrong and where, and, if we know it, what to do next.
 """
@@ -202,3 +203,25 @@ def can_be_permitted(error: Exception) -> bool:
 def can_be_undone(error: Exception) -> bool:
     """Return True if somebody may have caused this failure of a request that succeeded before, and can undo it."""
     return isinstance(error, ClusterError) and error.failure is not Failure.REFUSED and not isinstance(error, TopicTerminated)
+
+
+class Refusal(Enum):
+    """Why a listener refuses a request; each protocol has an error code for each reason."""
+
+    TOPIC_MISSING = "topic missing"
+    GROUP_MISSING = "group missing"
+    INVALID_NAME = "invalid name"
+    NOT_ALLOWED = "not allowed"
+    """The configuration, or the backing, does not permit it, now or later."""
+    BUSY = "busy"
+    """Another client, or another gateway, has what is asked for."""
+    NOT_READY = "not ready"
+    """It cannot be done now: the client may try again."""
+
+
+class RequestRefused(MqbridgeError):
+    """A listener refuses a request of a client. The text is sent to it, so it names nothing that the client must not know."""
+
+    def __init__(self, problem: str, reason: Refusal) -> None:
+        super().__init__(problem)
+        self.reason = reason

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mqbridge.adapter.tools.deadlines import resolve_deadline, seconds_until
-from mqbridge.errors import ConfigError
+from mqbridge.errors import ClusterError, ConfigError
 from mqbridge.groups.acknowledged import Acknowledged
 from mqbridge.net.tasks import spawn
 
@@ -30,6 +30,8 @@ RETRY_S = 1.0
 """Pause after a failed flush."""
 CLOSE_RETRY_S = 0.05
 """Pause after a failed flush while the store is closed: there may be little time left."""
+WRITE_TIMEOUT_S = 10.0
+"""Maximum time that `written` waits."""
 BUSY_TIMEOUT_S = 1.0
 """How long one flush waits for another process that has the file locked."""
 
@@ -76,6 +78,8 @@ class GroupStore:
         self._flushing: dict[GroupKey, Callable[[], Acknowledged] | None] = {}
         """Those that the running flush writes."""
         self._flush_task: asyncio.Task[None] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        """Futures of `written` calls, which are set at the end of the next flush."""
         self._db_lock = threading.Lock()
         """Held by the thread that uses the connection."""
         self._has_failed = False
@@ -108,6 +112,17 @@ class GroupStore:
         if not self._closed:
             self._changed[key] = None
             self._schedule(FLUSH_S)
+
+    async def written(self, key: GroupKey) -> None:
+        """Wait until the present state of a partition is in the file. Raises ClusterError if it is not within WRITE_TIMEOUT_S."""
+        try:
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
+                while (key in self._changed or key in self._flushing) and not self._closed:
+                    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._waiters.append(waiter)
+                    await waiter
+        except TimeoutError:
+            raise ClusterError(f"the state file {self._path} cannot be written now") from None
 
     async def close(self, deadline: float | None = None) -> None:
         """Write what has changed, trying until the deadline (loop time; None: CLOSE_S (30 s) from now), and close the file."""
@@ -166,6 +181,10 @@ class GroupStore:
             raise
         finally:
             self._flushing = {}
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
         if self._has_failed:
             log.warning("the state file %s can be written again", self._path)
         self._has_failed = False

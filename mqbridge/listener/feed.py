@@ -16,7 +16,8 @@ A unit is in one of four states:
         (time passes)        DELAYED -> QUEUED
         acknowledge          QUEUED, OUT, DELAYED -> DONE, when its last message is acknowledged
 
-A seek, a lost partition and `detach` forget all units: what a consumer does with them later has no effect.
+A seek, a lost partition and `detach` forget all units, and begin another `generation`: what a consumer does with them later has
+no effect. `finish` hands out nothing more, and waits for the consumers before the source is given up.
 
 What this rests on: numbers ascend within an ordered source, but need not be consecutive; a batch ends with a unit; a consumer
 gives a unit back at most once for each time that it took it. An ordered source that delivers again what it has delivered counts
@@ -93,8 +94,8 @@ class Feed:
         """A heap of units that were given back, by number; some may be DONE."""
         self._timers: dict[int, asyncio.TimerHandle] = {}
         """Timers of units that were given back with a delay, by number."""
-        self._span = self._held_bytes = 0
-        """Messages in `_units`, and bytes of their batches that have units which are not DONE."""
+        self._span = self._held_bytes = self._out_count = 0
+        """Messages in `_units`, bytes of their batches that have units which are not DONE, and number of units that are OUT."""
         self._last = -1
         """Number of the newest unit that the source has delivered; -1 before the first."""
         self._all_acknowledged = asyncio.Event()
@@ -102,8 +103,13 @@ class Feed:
         self._all_acknowledged.set()
         self._progress = GroupProgress(key, None)
         """How far the group has come with the present source."""
-        self._generation = 0
+        self.generation = 0
         """Number of seeks and of ended sources: units of earlier ones do not count."""
+        self._is_finishing = False
+        """True if nothing is handed out any more, because the source is going to be given up."""
+        self._none_out = asyncio.Event()
+        """Set while no unit is OUT."""
+        self._none_out.set()
         self._watchers: set[Callable[[], None]] = set()
         self._may_read = asyncio.Event()
         """Set when the pump has to check again whether it may read."""
@@ -132,7 +138,7 @@ class Feed:
         """
         if self._source is not None:
             raise LocalProtocolError(f"the feed of {source.partition} has a source already")
-        self._source, self.problem = source, None
+        self._source, self.problem, self._is_finishing = source, None, False
         self._progress = self._new_progress(source)
         if begin is not None:
             self._progress.begin_at(begin)
@@ -145,6 +151,15 @@ class Feed:
 
     def _start(self, source: FeedSource) -> None:
         self._pump = spawn(self._read(source), f"feed of {source.partition} for {self.key.group}")
+
+    async def finish(self, deadline: float) -> None:
+        """Hand out nothing more, and wait until the consumers have settled what they have, or until the deadline (loop time)."""
+        self._is_finishing = True
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._none_out.wait()
+        except TimeoutError:
+            log.info("group %s: %d units of %s are out when it is given up", self.key.group, self._out_count, self.key.partition)
 
     async def detach(self, deadline: float | None = None) -> None:
         """Give the source up, and wait until it is released; the units that are out do not count any more."""
@@ -182,8 +197,10 @@ class Feed:
         self._span = self._held_bytes = 0
         self._last = -1
         self._all_acknowledged.set()
-        self._generation += 1
+        self.generation += 1
         self._uncommitted = []
+        self._out_count = 0
+        self._none_out.set()
 
     async def _read(self, source: FeedSource) -> None:
         """Read batches while consumers want them and there is room, until the source is lost, detached or moved."""
@@ -250,7 +267,7 @@ class Feed:
         if not source.is_individual and units[0].number <= self._last:
             self._begin_anew(source)
             for delivered in units:
-                delivered.generation = self._generation
+                delivered.generation = self.generation
         if self._progress.mark is None:
             self._progress.begin_at(batch.first)
         for delivered in units:
@@ -273,7 +290,7 @@ class Feed:
         index = 0
         for content, end in zip(contents, [*ends, batch.next][: len(contents)], strict=True):
             number = self._numbering.number(content.position)
-            found.append(Delivered(number, content, held, index, end, self._generation))
+            found.append(Delivered(number, content, held, index, end, self.generation))
             index = found[-1].end_index
         if index != batch.count:
             raise LocalProtocolError(f"a batch of {batch.count} messages of {batch.partition} has units with {index}")
@@ -326,12 +343,14 @@ class Feed:
         Never waits; if it returns nothing, the watchers are called when there is something.
         """
         taken: list[Delivered] = []
-        while (delivered := self._next()) is not None:
+        while not self._is_finishing and (delivered := self._next()) is not None:
             messages, size = delivered.remaining.bit_count(), delivered.size
             if taken and (messages > max_messages or size > max_bytes):
                 break
             self._drop_next()
             delivered.state = State.OUT
+            self._out_count += 1
+            self._none_out.clear()
             self.counters.delivered += messages
             taken.append(delivered)
             max_messages -= messages
@@ -381,7 +400,7 @@ class Feed:
 
     def acknowledge(self, delivered: Delivered, bits: int | None = None) -> None:
         """Acknowledge the messages of a unit whose bits are set; None: all of them. Units that are forgotten do not count."""
-        if delivered.generation == self._generation:
+        if delivered.generation == self.generation:
             self._acknowledge(delivered, delivered.remaining if bits is None else bits)
             self._advance()
 
@@ -405,8 +424,16 @@ class Feed:
             is_last = held.is_whole and held.open_units == 1 and not delivered.remaining
             source.acknowledge_some(held.batch, delivered.indexes_in_batch(bits), is_last=is_last)
         if not delivered.remaining:
+            if delivered.state is State.OUT:
+                self._count_returned()
             delivered.finish()
             self._close_unit(held)
+
+    def _count_returned(self) -> None:
+        """Count one unit less that is OUT."""
+        self._out_count -= 1
+        if not self._out_count:
+            self._none_out.set()
 
     def _close_unit(self, held: HeldBatch) -> None:
         """Count one open unit of a batch less; without any, its bytes are not held any more."""
@@ -419,8 +446,9 @@ class Feed:
 
     def give_back(self, delivered: Delivered, *, counted: bool, delay_s: float = 0.0) -> None:
         """Deliver a unit that is OUT again, after `delay_s`; with `counted`, this delivery counts as one."""
-        if delivered.generation != self._generation or delivered.state is not State.OUT:
+        if delivered.generation != self.generation or delivered.state is not State.OUT:
             return
+        self._count_returned()
         delivered.deliveries += counted
         self.counters.redelivered += counted
         if delay_s > 0:

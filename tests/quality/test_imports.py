@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "listener": CONTRACT | {"adapter.tools", "delivery", "groups", "net"},
     "config": CONTRACT | {"net", "wire"},
     "routes": CONTRACT | {"adapter.tools", "config", "delivery", "net", "routing"},
-    "gateway": CORE | {"config"},
+    "gateway": CORE | {"config", "groups", "listener"},
     "spark": CORE | {"config", "mapping", "wire"},
     "testing": CONTRACT | {"adapter.tools", "mapping", "net"},
     "cli": COMMAND_LINE | {"cli.commands", "cli.shared"},
@@ -51,7 +51,7 @@ ROOM_IMPORTS: dict[str, dict[str, set[str]]] = {
     "tubemq": {"consumer": {"connection"}, "producer": {"connection", "consumer"}},
 }
 for system in SYSTEMS:
-    inner = {layer: f"{system}.{layer}" for layer in ("wire", "mapping", "client", "library", "store", "adapter")}
+    inner = {layer: f"{system}.{layer}" for layer in ("wire", "mapping", "client", "library", "store", "adapter", "server")}
     rooms = {room: f"{system}.client.{room}" for room in ROOMS}
     client = {inner["client"], *rooms.values()}
     below = {"errors", "native", "wire", "net", inner["wire"]}
@@ -62,10 +62,11 @@ for system in SYSTEMS:
         inner["library"]: CONTRACT | {"library", "mapping", "net", "wire", inner["wire"], inner["mapping"]} | client,
         inner["store"]: CONTRACT | {"adapter.tools", "config", "net", inner["wire"]},
         inner["mapping"]: CONTRACT | {"mapping", "wire", inner["wire"]},
+        inner["server"]: CONTRACT | {"adapter.tools", "listener", "net", "wire", inner["wire"], inner["mapping"]},
         inner["adapter"]: CONTRACT
         | {"adapter.tools", "config", "mapping", "net", "wire", system}
         | client
-        | (set(inner.values()) - {inner["library"]}),
+        | (set(inner.values()) - {inner["library"], inner["server"]}),
         system: CONTRACT | {"net"},
     }
 SAME_NAME = {

@@ -1,0 +1,224 @@
+"""A running listener: its ports, its server, and the services that it stands on.
+
+STOPPED    nothing is bound; before `bind`, and after `close`
+BOUND      the ports are bound, and nothing is accepted: the cluster may not be connected yet
+SERVING    clients are served
+DRAINING   clients are sent away, and what is in flight is finished
+
+    bind      STOPPED -> BOUND
+    start     BOUND -> SERVING
+    close     BOUND, SERVING -> DRAINING -> STOPPED
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.delivery.deadletter import DeadLetters
+from mqbridge.errors import ConfigError, LocalProtocolError
+from mqbridge.groups.store import GroupStore
+from mqbridge.listener.backing_groups import BackingGroups
+from mqbridge.listener.feed import FeedLimits
+from mqbridge.listener.groups import GroupNames, Groups, Partitions
+from mqbridge.listener.limits import InFlightBytes, UnacknowledgedBytes
+from mqbridge.listener.own_groups import OwnGroups
+from mqbridge.listener.publishers import Publishers
+from mqbridge.listener.server import ProtocolServer, ServedSystem, Services
+from mqbridge.listener.topics import Topics, TopicTemplate
+from mqbridge.net.http_server import HttpServer
+from mqbridge.net.listen import ListeningPort, ListenLimits
+
+log = logging.getLogger(__name__)
+
+HANDSHAKE_S = 30.0
+"""Time for the handshake of a connection: that of a real Pulsar broker."""
+DRAIN_FRACTION = 0.6
+"""Fraction of the time until the deadline that clients get to finish what is in flight."""
+LAST_S = 1.0
+"""Time before the deadline at which the last connections are closed, so that groups are left in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerSettings:
+    """The settings of a listener, from its configuration; see `mqbridge.config.options.listener`."""
+
+    name: str
+    system: str
+    host: str
+    port: int
+    web: tuple[str, int] | None
+    advertise: str | None
+    cluster: str
+    topics: str
+    owns_groups: bool
+    group: str
+    parking: str
+    create_partitions: int | None
+    manage: bool
+    deduplicate: bool
+    dead_letter_cluster: str
+    dead_letter_topic: str
+    connections: int
+    in_flight_bytes: int
+    unacknowledged_bytes: int
+    unacknowledged_span: int
+
+
+class ListenerState(Enum):
+    """The state of a listener, see the module."""
+
+    STOPPED = "stopped"
+    BOUND = "bound"
+    SERVING = "serving"
+    DRAINING = "draining"
+
+
+class Listener:
+    """See the module. Call `bind`, `start` and `close`."""
+
+    def __init__(
+        self,
+        settings: ListenerSettings,
+        system: ServedSystem,
+        cluster: Cluster,
+        dead_letter_cluster: Cluster,
+        store: GroupStore | None,
+        member: str,
+    ) -> None:
+        """`store` is the state of groups, which `owns_groups` requires; `member` names this gateway for operators."""
+        self.settings, self.state = settings, ListenerState.STOPPED
+        self.in_flight = InFlightBytes(settings.in_flight_bytes)
+        self.unacknowledged = UnacknowledgedBytes(settings.unacknowledged_bytes)
+        self._cluster, self._dead_letter_cluster = cluster, dead_letter_cluster
+        self._dead_letters: DeadLetters | None = None
+        self._dead_letters_lock = asyncio.Lock()
+        limits = FeedLimits(self.unacknowledged, settings.unacknowledged_span)
+        partitions = Partitions(cluster, settings.name, system.unit_format, limits)
+        self.topics = Topics(
+            cluster,
+            TopicTemplate(settings.topics),
+            create_partitions=settings.create_partitions,
+            is_reserved=reserved_topics(settings),
+        )
+        self.publishers = Publishers(cluster, self.in_flight, self._open_dead_letters, in_order=system.answers_in_order)
+        self.groups = self._make_groups(partitions, store, member)
+        self.server: ProtocolServer = system.make(
+            Services(
+                name=settings.name,
+                cluster=cluster.name,
+                topics=self.topics,
+                publishers=self.publishers,
+                groups=self.groups,
+                partitions=partitions,
+                in_flight=self.in_flight,
+                numbering=cluster.numbering,
+                max_message_bytes=cluster.capabilities.max_message_bytes,
+                may_manage=settings.manage,
+                deduplicates=settings.deduplicate,
+                advertise=settings.advertise,
+            )
+        )
+        self.port = ListeningPort(
+            settings.host,
+            settings.port,
+            self.server.make_session,
+            ListenLimits(settings.connections, HANDSHAKE_S),
+            self.server.refusal,
+        )
+        self.web_port = None if settings.web is None or self.server.web is None else HttpServer(*settings.web)
+
+    def _make_groups(self, partitions: Partitions, store: GroupStore | None, member: str) -> Groups:
+        settings, cluster = self.settings, self._cluster
+        if not settings.owns_groups:
+            names = GroupNames(settings.group, cluster.capabilities.group_name)
+            return BackingGroups(cluster, partitions, names, store, member)
+        if store is None:
+            raise ConfigError("`groups: own` needs a state file", hint="Set `state`")
+        return OwnGroups(partitions, store, settings.name, cluster.name)
+
+    def bind(self) -> None:
+        """Bind the ports. Raises ConfigError if one cannot be bound."""
+        if self.state is not ListenerState.STOPPED:
+            raise LocalProtocolError(f"listener {self.settings.name} is {self.state.value}")
+        settings = self.settings
+        _bind(self.port.bind, settings.name, "listen", f"{settings.host}:{settings.port}")
+        if self.web_port is not None and settings.web is not None:
+            try:
+                _bind(self.web_port.bind, settings.name, "web", f"{settings.web[0]}:{settings.web[1]}")
+            except ConfigError:
+                self.port.stop_accepting()
+                raise
+        self.state = ListenerState.BOUND
+
+    async def start(self) -> None:
+        """Serve clients. Raises ClusterError if the server cannot start; the caller may call this again."""
+        await self.server.start()
+        if self.state is not ListenerState.BOUND:
+            raise LocalProtocolError(f"listener {self.settings.name} is {self.state.value}")
+        await self.port.start()
+        if self.web_port is not None:
+            self.web_port.start(self.server.web)
+        self.state = ListenerState.SERVING
+        log.info(
+            "listener %s serves %s clients at %s:%d from cluster %s",
+            self.settings.name,
+            self.settings.system,
+            self.settings.host,
+            self.port.port,
+            self._cluster.name,
+        )
+
+    async def close(self, deadline: float) -> None:
+        """Send clients away, finish what is in flight, leave the groups and release the ports, by the deadline (loop time)."""
+        if self.state is ListenerState.STOPPED:
+            return
+        was_serving, self.state = self.state is ListenerState.SERVING, ListenerState.DRAINING
+        self.port.stop_accepting()
+        try:
+            if was_serving:
+                now = asyncio.get_running_loop().time()
+                await self.server.drain(now + max(0.0, deadline - now) * DRAIN_FRACTION)
+                await self.port.close(max(now, deadline - LAST_S))
+            if self.web_port is not None and was_serving:
+                await self.web_port.stop()
+            await self.publishers.close_all(deadline)
+            await self.groups.close(deadline)
+            if self._dead_letters is not None:
+                await self._dead_letters.outbound.close(deadline)
+        finally:
+            if self.web_port is not None:
+                self.web_port.unbind()
+            self.state = ListenerState.STOPPED
+
+    async def _open_dead_letters(self) -> DeadLetters:
+        """Return the open dead-letter topic; create it if it does not exist. Raises ClusterError."""
+        settings, cluster = self.settings, self._dead_letter_cluster
+        async with self._dead_letters_lock:
+            if self._dead_letters is None:
+                if await cluster.describe(settings.dead_letter_topic) is None:
+                    await cluster.create(settings.dead_letter_topic, 1)
+                outbound = await cluster.outbound(OutboundSpec(settings.dead_letter_topic, stamp_origin=False))
+                label = f"{settings.dead_letter_cluster}/{settings.dead_letter_topic}"
+                self._dead_letters = DeadLetters(settings.name, outbound, label)
+            return self._dead_letters
+
+
+def _bind(bind: Callable[[], None], name: str, key: str, address: str) -> None:
+    try:
+        bind()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {address}: {error.strerror or error}",
+            path=f"listeners.{name}.{key}",
+            hint="Choose another port, or stop the process that uses it",
+        ) from error
+
+
+def reserved_topics(settings: ListenerSettings) -> Callable[[str], bool]:
+    """Return a function that is True for the names of topics which the gateway uses itself: clients do not see them."""
+    exact = {settings.dead_letter_topic, "mqbridge-schemas", settings.parking}
+    return lambda name: name in exact or name.startswith((f"{settings.parking}-", "mqbridge-dead-"))

@@ -1,0 +1,144 @@
+"""What a server of a protocol gets from its listener, and what it provides; servers are registered by the system they speak for.
+
+A server has no socket and no storage: it gets the frames of each connection, calls the services, and sends frames.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, NamedTuple, Protocol
+
+from mqbridge.adapter.numbering import Numbering
+from mqbridge.errors import ConfigError
+from mqbridge.listener.groups import Groups, Partitions
+from mqbridge.listener.limits import InFlightBytes
+from mqbridge.listener.publishers import Publishers
+from mqbridge.listener.topics import Topics
+from mqbridge.net.listen import ClientSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The shared parts of one listener.
+
+    name               the listener's name
+    cluster            name of the backing cluster
+    topics             finds and creates topics
+    publishers         store what producers send
+    groups             feeds of groups, and requests about groups
+    partitions         reads partitions by position
+    in_flight          bytes that were received and are not stored: while it is full, nothing more is read from clients
+    numbering          how positions become numbers
+    max_message_bytes  maximum bytes of a message in the backing; None if it is not known
+    may_manage         True if clients and tools may delete, reset, skip and change
+    deduplicates       True if the messages of producers that users have named are stored once
+    advertise          address (`host:port`) that clients are told to connect to; None: the one that they have used
+    """
+
+    name: str
+    cluster: str
+    topics: Topics
+    publishers: Publishers
+    groups: Groups
+    partitions: Partitions
+    in_flight: InFlightBytes
+    numbering: Numbering
+    max_message_bytes: int | None
+    may_manage: bool
+    deduplicates: bool
+    advertise: str | None
+
+
+class ServerCounts(NamedTuple):
+    """Numbers of what a server serves now, and totals of what it has received and delivered, for metrics."""
+
+    producers: int = 0
+    consumers: int = 0
+    received_messages: int = 0
+    received_bytes: int = 0
+    delivered_messages: int = 0
+    delivered_bytes: int = 0
+    redelivered_messages: int = 0
+    refused_requests: int = 0
+
+
+class ProtocolServer(Protocol):
+    """The server's side of a protocol, for all connections of a listener."""
+
+    refusal: bytes
+    """What a connection gets if there are too many of them."""
+
+    @property
+    def counts(self) -> ServerCounts:
+        """Present numbers and totals."""
+
+    @property
+    def web(self) -> Any:
+        """The ASGI application of the listener's web address; None if the protocol has none."""
+
+    def make_session(self) -> ClientSession:
+        """Make the session of a new connection."""
+
+    async def start(self) -> None:
+        """Read what is needed before the first connection. Raises ClusterError."""
+
+    async def drain(self, deadline: float) -> None:
+        """Send all clients away: stop delivering, answer what is in flight, close connections; by the deadline (loop time)."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return details of producers and consumers for `/listeners`, as JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedSystem:
+    """The registration of a server.
+
+    system            the system whose protocol it speaks
+    port, web_port    default ports; `web_port` is None if the protocol has no web address
+    unit_format       format in which clients send and receive units
+    default_topics    default of the template that names topics
+    answers_in_order  True if producers are answered in the order of their sends
+    make              makes the server
+    """
+
+    system: str
+    port: int
+    web_port: int | None
+    unit_format: str
+    default_topics: str
+    answers_in_order: bool
+    make: Callable[[Services], ProtocolServer]
+
+
+ENTRY_POINT_GROUP = "mqbridge.listeners"
+"""The entry point group in which packages register their servers."""
+
+
+class _InstalledServers(Mapping[str, ServedSystem]):
+    """Servers by system name; each is imported on first use."""
+
+    def __init__(self) -> None:
+        self._entries = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+
+    def __getitem__(self, system: str) -> ServedSystem:
+        try:
+            loaded = self._entries[system].load()
+        except ImportError as error:
+            raise ConfigError(
+                f"the listener {system!r} cannot be loaded: {error}", hint="Reinstall the package that provides it"
+            ) from error
+        assert isinstance(loaded, ServedSystem)  # noqa: S101 - a bug of the package
+        return loaded
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+@cache
+def load_servers() -> Mapping[str, ServedSystem]:
+    """Return every installed server by system name."""
+    return _InstalledServers()
