@@ -205,7 +205,7 @@ def can_be_undone(error: Exception) -> bool:
     return isinstance(error, ClusterError) and error.failure is not Failure.REFUSED and not isinstance(error, TopicTerminated)
 
 
-class Refusal(Enum):
+class RefusalReason(Enum):
     """Why a listener refuses a request; each protocol has an error code for each reason."""
 
     TOPIC_MISSING = "topic missing"
@@ -222,6 +222,6 @@ class Refusal(Enum):
 class RequestRefused(MqbridgeError):
     """A listener refuses a request of a client. The text is sent to it, so it names nothing that the client must not know."""
 
-    def __init__(self, problem: str, reason: Refusal) -> None:
+    def __init__(self, problem: str, reason: RefusalReason) -> None:
         super().__init__(problem)
         self.reason = reason

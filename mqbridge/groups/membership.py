@@ -40,7 +40,7 @@ class MembershipState(Enum):
     CLOSED = "closed"
 
 
-class Membership:
+class SharedMembership:
     """See the module. Call `join` once, then `close`."""
 
     def __init__(self, cluster: Cluster, spec: InboundSpec, run_lane: RunLane) -> None:

@@ -15,8 +15,8 @@ from functools import partial
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.inbound import AnnouncesRelease, Inbound, InboundLane, InboundSpec, Sharing, Start
 from mqbridge.adapter.operations import GroupMaker, GroupRemover
-from mqbridge.errors import ClusterError, Failure, Refusal, RequestRefused
-from mqbridge.groups.membership import Membership
+from mqbridge.errors import ClusterError, Failure, RefusalReason, RequestRefused
+from mqbridge.groups.membership import SharedMembership
 from mqbridge.groups.store import GroupStore
 from mqbridge.listener.feed import Feed
 from mqbridge.listener.groups import GroupNames, GroupStart, Partitions
@@ -46,7 +46,7 @@ class _Member:
         self.feeds: dict[str, Feed] = {}
         self.users = 0
         self.linger: asyncio.TimerHandle | None = None
-        self.membership: Membership | None = None
+        self.membership: SharedMembership | None = None
         self.joining: asyncio.Task[None] | None = None
         self.is_leaving = False
         self.left = asyncio.Event()
@@ -103,7 +103,7 @@ class BackingGroups:
                 keep_units=True,
                 release_wait_s=RELEASE_WAIT_S,
             )
-            member.membership = Membership(self._cluster, spec, partial(self._run_lane, member))
+            member.membership = SharedMembership(self._cluster, spec, partial(self._run_lane, member))
             await member.membership.join()
         except BaseException:
             if self._members.get(key) is member:
@@ -205,7 +205,7 @@ class BackingGroups:
     async def names(self, topic: ListenedTopic) -> list[str]:
         """Return the names of the cluster's groups that the template can make."""
         if (operations := self._cluster.operations) is None:
-            raise RequestRefused("the groups of this cluster cannot be listed", Refusal.NOT_ALLOWED)
+            raise RequestRefused("the groups of this cluster cannot be listed", RefusalReason.NOT_ALLOWED)
         names = [self._names.client_name(topic, name) for name in await operations.groups(topic.backing)]
         return sorted(name for name in names if name is not None)
 
@@ -222,15 +222,15 @@ class BackingGroups:
         key = topic.backing, self._names.backing_name(topic, group)
         if (member := self._members.get(key)) is not None:
             if member.users:
-                raise RequestRefused(f"the group {group} has consumers", Refusal.BUSY)
+                raise RequestRefused(f"the group {group} has consumers", RefusalReason.BUSY)
             await self._leave(key, member)
         if not isinstance(self._cluster.operations, GroupRemover):
-            raise RequestRefused("groups of this cluster cannot be deleted", Refusal.NOT_ALLOWED)
+            raise RequestRefused("groups of this cluster cannot be deleted", RefusalReason.NOT_ALLOWED)
         try:
             await self._cluster.operations.delete_group(topic.backing, key[1])
         except ClusterError as error:
             if error.failure is Failure.FATAL:
-                raise RequestRefused(f"the group {group} is in use: {error}", Refusal.BUSY) from error
+                raise RequestRefused(f"the group {group} is in use: {error}", RefusalReason.BUSY) from error
             raise
         self._forget_states(topic, group)
 
@@ -245,21 +245,21 @@ class BackingGroups:
         member = self._members.get(key)
         if member is None:
             if (operations := self._cluster.operations) is None:
-                raise RequestRefused("groups of this cluster cannot be moved", Refusal.NOT_ALLOWED)
+                raise RequestRefused("groups of this cluster cannot be moved", RefusalReason.NOT_ALLOWED)
             try:
                 await operations.move(
                     topic.backing, key[1], {topic.partition(index): position for index, position in positions.items()}
                 )
             except ClusterError as error:
                 if error.failure is Failure.FATAL:
-                    raise RequestRefused(f"the group {group} cannot be moved now: {error}", Refusal.BUSY) from error
+                    raise RequestRefused(f"the group {group} cannot be moved now: {error}", RefusalReason.BUSY) from error
                 raise
             self._forget_states(topic, group)
             return
         for index, position in positions.items():
             feed = self._feed(member, topic.partition(index), index)
             if not feed.is_held:
-                raise RequestRefused(f"another gateway has partition {index} of group {group}", Refusal.NOT_READY)
+                raise RequestRefused(f"another gateway has partition {index} of group {group}", RefusalReason.NOT_READY)
             await feed.seek(position)
 
     async def committed(self, topic: ListenedTopic, group: str) -> Mapping[int, Position]:

@@ -12,7 +12,7 @@ from mqbridge.adapter.inbound import Sharing, Start
 from mqbridge.adapter.names import NameRule
 from mqbridge.adapter.reader import PartitionReader
 from mqbridge.adapter.topics import Bounds
-from mqbridge.errors import ClusterError, Failure, Refusal, RequestRefused
+from mqbridge.errors import ClusterError, Failure, RefusalReason, RequestRefused
 from mqbridge.groups.store import GroupKey, GroupStore
 from mqbridge.listener.feed import Feed, FeedLimits
 from mqbridge.listener.limits import READ_BYTES
@@ -110,7 +110,7 @@ class Partitions:
     async def position_at(self, topic: ListenedTopic, partition: int, time_ms: int) -> Position:
         """Return the position of the first message that was stored at this time (ms since the epoch) or later."""
         if (operations := self._cluster.operations) is None:
-            raise RequestRefused("positions of a time are not known in this cluster", Refusal.NOT_ALLOWED)
+            raise RequestRefused("positions of a time are not known in this cluster", RefusalReason.NOT_ALLOWED)
         positions = await operations.position_at(topic.backing, time_ms)
         name = topic.partition(partition)
         if name not in positions:
@@ -128,7 +128,7 @@ class GroupNames:
         """Return the name of a client's group in the cluster. Raises RequestRefused if it cannot exist there."""
         name = self._rule.escape(self._fill(topic, group))
         if (problem := self._rule.problem(name)) is not None:
-            raise RequestRefused(f"the group {group} cannot exist in this cluster: {problem}", Refusal.INVALID_NAME)
+            raise RequestRefused(f"the group {group} cannot exist in this cluster: {problem}", RefusalReason.INVALID_NAME)
         return name
 
     def client_name(self, topic: ListenedTopic, backing: str) -> str | None:

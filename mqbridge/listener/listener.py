@@ -28,7 +28,7 @@ from mqbridge.listener.limits import InFlightBytes, UnacknowledgedBytes
 from mqbridge.listener.own_groups import OwnGroups
 from mqbridge.listener.publishers import Publishers
 from mqbridge.listener.server import ProtocolServer, ServedSystem, Services
-from mqbridge.listener.topics import Topics, TopicTemplate
+from mqbridge.listener.topics import ListenedTopics, TopicTemplate
 from mqbridge.net.http_server import HttpServer
 from mqbridge.net.listen import ListeningPort, ListenLimits
 
@@ -98,7 +98,7 @@ class Listener:
         self._dead_letters_lock = asyncio.Lock()
         limits = FeedLimits(self.unacknowledged, settings.unacknowledged_span)
         partitions = Partitions(cluster, settings.name, system.unit_format, limits)
-        self.topics = Topics(
+        self.topics = ListenedTopics(
             cluster,
             TopicTemplate(settings.topics),
             create_partitions=settings.create_partitions,

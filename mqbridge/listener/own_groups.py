@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from mqbridge.adapter.inbound import Sharing, Start
-from mqbridge.errors import Refusal, RequestRefused
+from mqbridge.errors import RefusalReason, RequestRefused
 from mqbridge.groups.acknowledged import Acknowledged
 from mqbridge.groups.store import GroupKey, GroupStore
 from mqbridge.listener.feed import Feed
@@ -117,7 +117,7 @@ class OwnGroups:
         """Delete a group; refused while it has consumers."""
         keys = [self._partitions.key(topic, partition, group) for partition in topic.partitions]
         if any(self._users[key] for key in keys):
-            raise RequestRefused(f"the group {group} has consumers", Refusal.BUSY)
+            raise RequestRefused(f"the group {group} has consumers", RefusalReason.BUSY)
         for key in keys:
             async with self._lock(key):
                 if (feed := self._feeds.pop(key, None)) is not None:

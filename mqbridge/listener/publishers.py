@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import KeepsIndexes, Outbound, OutboundSpec
 from mqbridge.delivery.deadletter import DeadLetters
-from mqbridge.errors import Refusal, RequestRefused
+from mqbridge.errors import RefusalReason, RequestRefused
 from mqbridge.listener.limits import InFlightBytes
 from mqbridge.listener.publisher import Publisher, State
 from mqbridge.listener.topics import ListenedTopic
@@ -215,5 +215,5 @@ def _index_of(outbound: Outbound, partition: int) -> int | None:
 def _checked_index(topic: ListenedTopic, outbound: Outbound, partition: int) -> int:
     """Return the outbound's index of a partition. Raises RequestRefused if it does not know it yet."""
     if (index := _index_of(outbound, partition)) is None:
-        raise RequestRefused(f"partition {partition} of topic {topic.name} accepts no messages now", Refusal.NOT_READY)
+        raise RequestRefused(f"partition {partition} of topic {topic.name} accepts no messages now", RefusalReason.NOT_READY)
     return index

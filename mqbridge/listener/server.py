@@ -14,7 +14,7 @@ from mqbridge.errors import ConfigError
 from mqbridge.listener.groups import Groups, Partitions
 from mqbridge.listener.limits import InFlightBytes
 from mqbridge.listener.publishers import Publishers
-from mqbridge.listener.topics import Topics
+from mqbridge.listener.topics import ListenedTopics
 from mqbridge.net.listen import ClientSession
 
 
@@ -38,7 +38,7 @@ class Services:
 
     name: str
     cluster: str
-    topics: Topics
+    topics: ListenedTopics
     publishers: Publishers
     groups: Groups
     partitions: Partitions

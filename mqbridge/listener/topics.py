@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.topics import Topic
-from mqbridge.errors import ClusterError, ConfigError, Refusal, RequestRefused
+from mqbridge.errors import ClusterError, ConfigError, RefusalReason, RequestRefused
 from mqbridge.net.backoff import Backoff
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class ListenedTopic:
         try:
             return self.partitions[index]
         except KeyError:
-            reason = Refusal.NOT_READY if 0 <= index < self.count else Refusal.TOPIC_MISSING
+            reason = RefusalReason.NOT_READY if 0 <= index < self.count else RefusalReason.TOPIC_MISSING
             raise RequestRefused(f"topic {self.name} has no partition {index} now", reason) from None
 
 
@@ -78,7 +78,7 @@ class TopicTemplate:
         return f"{self._before}{topic}{self._after}"
 
 
-class Topics:
+class ListenedTopics:
     """Finds, creates and lists the topics of a listener."""
 
     def __init__(
@@ -126,7 +126,7 @@ class Topics:
     async def names(self) -> list[str]:
         """Return the names of all topics that clients see, sorted. Raises RequestRefused if they cannot be listed."""
         if not self._cluster.capabilities.list_topics:
-            raise RequestRefused("the topics of this cluster cannot be listed", Refusal.NOT_ALLOWED)
+            raise RequestRefused("the topics of this cluster cannot be listed", RefusalReason.NOT_ALLOWED)
         names = [self.client_name(backing) for backing in await self._cluster.topics()]
         return sorted(name for name in names if name is not None)
 
@@ -174,7 +174,7 @@ class Topics:
         topic = await self.find(name)
         if topic is None:
             if self._create_partitions is None:
-                raise RequestRefused(f"topic {name} does not exist", Refusal.TOPIC_MISSING)
+                raise RequestRefused(f"topic {name} does not exist", RefusalReason.TOPIC_MISSING)
             topic = await self.create(name, self._create_partitions, is_partitioned=self._create_partitions != 1)
         return topic
 
@@ -182,11 +182,11 @@ class Topics:
         """Create a topic, or grow it to this number of partitions. Raises RequestRefused, ClusterError."""
         backing = self.backing_name(name)
         if backing is None:
-            raise RequestRefused(f"topic {name} is not served here", Refusal.TOPIC_MISSING)
+            raise RequestRefused(f"topic {name} is not served here", RefusalReason.TOPIC_MISSING)
         if (problem := self._cluster.capabilities.topic_name.problem(backing)) is not None:
-            raise RequestRefused(f"topic {name} cannot exist in this cluster: {problem}", Refusal.INVALID_NAME)
+            raise RequestRefused(f"topic {name} cannot exist in this cluster: {problem}", RefusalReason.INVALID_NAME)
         if not self._cluster.capabilities.create_topics:
-            raise RequestRefused("topics cannot be created in this cluster", Refusal.NOT_ALLOWED)
+            raise RequestRefused("topics cannot be created in this cluster", RefusalReason.NOT_ALLOWED)
         await self._cluster.create(backing, partitions)
         if partitions == 1:
             self._one_partition[backing] = is_partitioned
@@ -212,9 +212,9 @@ class Topics:
         """Delete a topic with its messages. Raises RequestRefused, ClusterError."""
         topic = await self.find(name, fresh=True)
         if topic is None:
-            raise RequestRefused(f"topic {name} does not exist", Refusal.TOPIC_MISSING)
+            raise RequestRefused(f"topic {name} does not exist", RefusalReason.TOPIC_MISSING)
         if not self._cluster.capabilities.delete_topics:
-            raise RequestRefused("topics cannot be deleted in this cluster", Refusal.NOT_ALLOWED)
+            raise RequestRefused("topics cannot be deleted in this cluster", RefusalReason.NOT_ALLOWED)
         await self._cluster.delete(topic.backing)
         self._forget(topic.backing)
         self._one_partition.pop(topic.backing, None)
