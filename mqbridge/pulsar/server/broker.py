@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from mqbridge.adapter.inbound import Sharing, Start
-from mqbridge.errors import LaneRevoked, RefusalReason, RequestRefused
+from mqbridge.errors import LaneRevoked, MqbridgeError, RefusalReason, RequestRefused
 from mqbridge.listener.groups import GroupStart
 from mqbridge.listener.publishers import sender_partition
 from mqbridge.listener.server import ServerCounts, Services
@@ -48,6 +48,15 @@ SHARING = {
 
 PartitionKey = tuple[str, int]
 """A partition: the topic's name in the backing, and the index of the partition."""
+
+
+def compile_pattern(pattern: str) -> BoundedPattern | None:
+    """Return the pattern of a client, for names without their scheme; None if it is not understood: clients filter themselves."""
+    try:
+        return BoundedPattern(pattern.removeprefix("persistent://"))
+    except (ValueError, MqbridgeError) as error:
+        log.info("the pattern of a client is not understood, so it gets all topics: %s", error)
+        return None
 
 
 def check_wanted(producer: ServedProducer) -> None:
@@ -133,7 +142,7 @@ class Broker:
 
     async def list_namespace(self, namespace: str, pattern: str | None) -> NamespaceTopics:
         """Return the topics of a namespace, without their partitions, which clients ask for by themselves."""
-        matches = None if pattern is None else BoundedPattern(pattern)
+        matches = None if pattern is None else compile_pattern(pattern)
         names = []
         for name in await self.services.topics.names():
             parsed = parse_topic(name)
@@ -161,6 +170,8 @@ class Broker:
             connection, request.producer_id, name or next(self._names), self.message_ids, epoch=request.epoch, is_named=is_named
         )
         producer.access_mode = request.producer_access_mode
+        if request.HasField("topic_epoch"):
+            producer.topic_epoch = request.topic_epoch
         producer.on_failed = lambda: connection.drop_producer(producer.id)
         return producer
 
@@ -175,6 +186,7 @@ class Broker:
         key = partition.topic.backing, partition.index
         producers = self.producers.setdefault(key, PartitionProducers())
         self._owned[producer] = key, producers
+        producers.users += 1
         try:
             if not await producers.add(producer, self._is_alive, self._send_away_producer):
                 on_waiting()
@@ -212,7 +224,8 @@ class Broker:
         if producer in self._owned:
             key, producers = self._owned.pop(producer)
             producers.remove(producer)
-            if producers.is_unused and self.producers.get(key) is producers:
+            producers.users -= 1
+            if not producers.users:
                 del self.producers[key]
             self._ended[0] += producer.received_messages
             self._ended[1] += producer.received_bytes
@@ -383,17 +396,26 @@ class Broker:
     # --- positions --------------------------------------------------------------------------------------------------------
 
     async def seek(self, subscription: ServedSubscription, request: pb.CommandSeek) -> None:
-        """Move a subscription to a message, or to a time. Raises RequestRefused, ClusterError."""
+        """Move a subscription to a message, or to a time, after which its client is told at once. Raises RequestRefused.
+
+        Clients subscribe again as soon as their consumers are closed. If a consumer was open again before its client hears that
+        the seek is done, the client would drop what it has received, and never ask for more. Raises ClusterError, too.
+        """
         partition = self._partition_of.get(subscription)
         if partition is None:
             raise RequestRefused("the subscription has ended", RefusalReason.NOT_READY)
         position = await self._seek_target(partition, request)
-        try:
-            await subscription.seek(position)
-        except LaneRevoked as error:
-            raise RequestRefused(str(error), RefusalReason.NOT_READY) from error
-        finally:
-            self._end_if_unused(subscription)
+        if not subscription.is_durable:  # the client subscribes again, and names the position itself
+            subscription.send_away()
+            return
+        key = (partition.topic.backing, partition.index), subscription.name
+        async with self._locked(key):  # a client that subscribes again meanwhile must hear of the seek first
+            try:
+                await subscription.seek(position)
+            except LaneRevoked as error:
+                raise RequestRefused(str(error), RefusalReason.NOT_READY) from error
+            finally:
+                self._end_if_unused(subscription)
 
     async def _seek_target(self, partition: OpenPartition, request: pb.CommandSeek) -> Position:
         partitions = self.services.partitions

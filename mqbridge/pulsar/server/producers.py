@@ -32,16 +32,13 @@ class PartitionProducers:
     def __init__(self) -> None:
         self.by_name: dict[str, ServedProducer] = {}
         """The producers that are open, or being opened, by name."""
+        self.users = 0
+        """Number of producers that are open, wait, or are being opened; its owner counts them."""
         self.topic_epoch = -1
-        """Number of times that a producer has got the partition for itself, from 0."""
+        """Number of times that a producer has got the partition for itself, from 0; one that comes back names its own."""
         self._exclusive: ServedProducer | None = None
         self._waiting: OrderedDict[ServedProducer, asyncio.Future[None]] = OrderedDict()
         """Producers that wait for the partition, in the order in which they came."""
-
-    @property
-    def is_unused(self) -> bool:
-        """True if there are no producers."""
-        return not self.by_name and not self._waiting
 
     async def add(
         self,
@@ -58,6 +55,8 @@ class PartitionProducers:
             if not is_successor and (other.link is producer.link or await is_alive(other)):
                 raise RequestRefused(f"a producer named {producer.name} is connected already", RefusalReason.BUSY)
             close(other)
+        if producer.topic_epoch is not None and producer.topic_epoch < self.topic_epoch:
+            raise ProducerFenced("another producer has got the topic since")
         if len(self.by_name) >= MAX_PRODUCERS:
             raise RequestRefused(f"there are {MAX_PRODUCERS} producers", RefusalReason.NOT_ALLOWED)
         mode = producer.access_mode
@@ -79,8 +78,9 @@ class PartitionProducers:
         self.by_name[producer.name] = producer
         if producer.access_mode != ProducerAccessMode.Shared:
             self._exclusive = producer
-            self.topic_epoch += 1
-            producer.topic_epoch = self.topic_epoch
+            if producer.topic_epoch is None:
+                producer.topic_epoch = self.topic_epoch + 1
+            self.topic_epoch = producer.topic_epoch
 
     async def wait(self, producer: ServedProducer) -> None:
         """Wait until a producer gets the partition; `remove` ends the wait, see its state."""
