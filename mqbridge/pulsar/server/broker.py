@@ -26,7 +26,7 @@ from mqbridge.pulsar.server.refusals import CodedRefusal
 from mqbridge.pulsar.server.subscription import ServedSubscription, SubscriptionState, Types
 from mqbridge.pulsar.server.topic_names import OpenPartition, find_partition, parse_requested
 from mqbridge.pulsar.wire import codes, ids
-from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE
+from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE, FRAME_PADDING
 from mqbridge.pulsar.wire.names import parse_topic
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.topic_lists import topics_hash
@@ -34,6 +34,8 @@ from mqbridge.wire.bounded_pattern import BoundedPattern
 
 log = logging.getLogger(__name__)
 
+MAX_LIMIT = DEFAULT_MAX_MESSAGE_SIZE + FRAME_PADDING
+"""Maximum size of an entry, where the backing has no limit or does not tell it."""
 MAX_SUBSCRIPTIONS = 20_000
 """Maximum number of subscriptions, counted by partition; each holds up to one batch of messages."""
 MAX_NAME_CHARS = 1000
@@ -97,7 +99,9 @@ class Broker:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.message_ids = MessageIds(services.numbering)
-        self.max_message_bytes = min(services.max_message_bytes or DEFAULT_MAX_MESSAGE_SIZE, DEFAULT_MAX_MESSAGE_SIZE)
+        limit = services.max_message_bytes
+        self.max_message_bytes = min(DEFAULT_MAX_MESSAGE_SIZE, (limit or MAX_LIMIT) - FRAME_PADDING)
+        """Maximum size of a payload, which clients are told. The backing's limit is one of the payload with its metadata."""
         self.refused_requests = 0
         self.is_draining = False
         self.producers: dict[PartitionKey, PartitionProducers] = {}

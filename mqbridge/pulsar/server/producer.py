@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from enum import Enum
 
-from mqbridge.errors import RemoteProtocolError
+from mqbridge.errors import Failure, RemoteProtocolError
 from mqbridge.listener.publisher import Publisher, Stored
 from mqbridge.message import Partition
 from mqbridge.pulsar.server.consumer import ClientLink
@@ -100,6 +100,12 @@ class ServedProducer:
         self.link.pending_sends -= 1
         self.link.on_answered()
         if self.state is ProducerState.CLOSED:
+            return
+        if stored.problem is not None and stored.problem.failure is Failure.REFUSED:
+            # It is never stored, not even as a dead letter. With this code, the Java client fails the message to its application;
+            # others send it again until their own time-out.
+            problem = f"the message is never stored: {stored.problem}"
+            self.link.send(server_commands.send_error(self.id, max(sequence, highest), codes.NOT_ALLOWED, problem))
             return
         if stored.problem is not None:
             # Most clients close their whole connection when they get SEND_ERROR. With CLOSE_PRODUCER they open the producer
