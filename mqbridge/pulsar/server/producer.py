@@ -19,6 +19,7 @@ from mqbridge.message import Partition
 from mqbridge.pulsar.server.consumer import ClientLink
 from mqbridge.pulsar.server.entries import make_batch, receive_entry
 from mqbridge.pulsar.server.message_ids import MessageIds
+from mqbridge.pulsar.server.support import MARKERS
 from mqbridge.pulsar.wire import codes, ids, server_commands
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import CommandSend
 
@@ -76,8 +77,7 @@ class ServedProducer:
             self.link.send(server_commands.send_error(self.id, sequence, codes.CHECKSUM, str(error)))
             return
         if command.marker or received.metadata.HasField("marker_type"):
-            problem = "markers are not accepted"
-            self.link.send(server_commands.send_error(self.id, sequence, codes.NOT_ALLOWED, problem))
+            self.link.send(server_commands.send_error(self.id, sequence, codes.NOT_ALLOWED, MARKERS))
             return
         self.received_messages += received.count
         self.received_bytes += len(received.unit.data)
