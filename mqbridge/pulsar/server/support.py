@@ -25,10 +25,10 @@ def _refused(text: str, code: str) -> Cell:
     return Cell(Support.REFUSED, text, code)
 
 
-_SINGLE = "each message is an entry of its own: acknowledgements, negative acknowledgements, redelivery and seeks are of single messages"
+_SINGLE = "each message is an entry of its own: acknowledgements, redelivery and seeks are of single messages"
 _WHOLE_PARTITIONS = (
-    "several gateways share whole partitions: consumers at one gateway share what it holds, and a topic with one partition is served"
-    " by one gateway at a time"
+    "several gateways share whole partitions: consumers at one gateway share what it holds, and a topic with one partition is"
+    " served by one gateway at a time"
 )
 
 TABLE = (
@@ -43,8 +43,8 @@ TABLE = (
     SupportRow(
         "Message ids",
         exceptions=_differs(
-            "the receipt of a batch names its first message, and a consumer sees an entry for each: a seek to an id that a producer"
-            " got within a batch goes to the begin of the batch",
+            "the receipt of a batch names its first message, and a consumer sees an entry for each: a seek to an id that a"
+            " producer got within a batch goes to the begin of the batch",
             *_ROCKETMQ,
         ),
     ),
