@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mqbridge.adapter.formats import MAX_UNIT_MESSAGES, batch_of_units
+from mqbridge.errors import RemoteProtocolError
 from mqbridge.listener.delivered import Delivered
 from mqbridge.listener.publishers import SENDER_CLUSTER
 from mqbridge.mapping.raw_form import RAW_FORM
@@ -189,6 +190,33 @@ def _sticky_key(metadata: MessageMetadata) -> bytes:
         key = decode_key(metadata.partition_key, metadata.partition_key_b64_encoded)
         return key.encode() if isinstance(key, str) else key
     return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
+
+
+_CHUNKS_TAG = b"\xd8\x01"
+"""Tag of `MessageMetadata.num_chunks_from_msg`; metadata without these bytes are not those of a chunk."""
+
+
+class Chunk(NamedTuple):
+    """A part of a chunked message: the uuid that all parts have, the size of all of them, and whether it is the last one."""
+
+    uuid: str
+    total_bytes: int
+    is_last: bool
+
+
+def chunk_of(entry: bytes) -> Chunk | None:
+    """Return what an entry says about the chunked message to which it belongs; None if it is a whole message, or damaged."""
+    end = _METADATA_OFFSET + int.from_bytes(entry[_METADATA_OFFSET - 4 : _METADATA_OFFSET], "big")
+    if entry.find(_CHUNKS_TAG, _METADATA_OFFSET, end) < 0:
+        return None
+    try:
+        metadata, _ = read_metadata(entry)
+    except RemoteProtocolError:
+        return None
+    if not describes_chunk(metadata):
+        return None
+    is_last = metadata.chunk_id >= metadata.num_chunks_from_msg - 1
+    return Chunk(metadata.uuid, max(0, metadata.total_chunk_msg_size), is_last)
 
 
 _ENCRYPTION_TAG = b"\x6a"
