@@ -10,6 +10,7 @@ import (
 // Acknowledgements, redelivery and delayed delivery.
 var redelivery = map[string]func(*run) outcome{
 	"ack_individual": ackIndividual, "ack_cumulative": ackCumulative, "ack_batch_index": ackBatchIndex,
+	"ack_cumulative_in_batch": ackCumulativeInBatch, "negative_ack_in_batch": negativeAckInBatch,
 	"ack_whole_batch": ackWholeBatch, "ack_receipts": ackReceipts, "negative_acks": negativeAcks,
 	"dead_letters": deadLetters, "retry_letters": retryLetters, "delayed_shared": delayedShared,
 	"delayed_exclusive": delayedExclusive, "delayed_ack": delayedAck,
@@ -46,6 +47,15 @@ func ackCumulative(r *run) outcome {
 	check(consumer.AckCumulative(receive(consumer, 5)[4]))
 	consumer.Close()
 	return outcome{"again": texts(rest(r.consumer(pulsar.ConsumerOptions{})))}
+}
+
+func ackCumulativeInBatch(r *run) outcome {
+	options := pulsar.ConsumerOptions{EnableBatchIndexAcknowledgment: true}
+	consumer := r.consumer(options)
+	r.send(batch("", 10), numbers(0, 10)...)
+	check(consumer.AckCumulative(receive(consumer, 5)[4]))
+	consumer.Close()
+	return outcome{"again": texts(rest(r.consumer(options)))}
 }
 
 func ackBatchIndex(r *run) outcome {
@@ -94,6 +104,27 @@ func negativeAcks(r *run) outcome {
 		} else {
 			check(consumer.Ack(message))
 		}
+	}
+	return outcome{"counts": counts, "left": texts(rest(consumer))}
+}
+
+// negativeAckInBatch: with batch index acknowledgement, only the rejected message of a batch comes again.
+func negativeAckInBatch(r *run) outcome {
+	consumer := r.consumer(pulsar.ConsumerOptions{
+		Type: pulsar.Shared, NackRedeliveryDelay: nackDelay, EnableBatchIndexAcknowledgment: true,
+	})
+	r.send(batch("", 5), numbers(0, 5)...)
+	counts := map[string][]uint32{}
+	for _, message := range receive(consumer, 5) {
+		counts[text(message)] = append(counts[text(message)], message.RedeliveryCount())
+		if number(message) == 2 {
+			consumer.Nack(message)
+		} else {
+			check(consumer.Ack(message))
+		}
+	}
+	for _, message := range receiveAndAcknowledge(consumer, 1) {
+		counts[text(message)] = append(counts[text(message)], message.RedeliveryCount())
 	}
 	return outcome{"counts": counts, "left": texts(rest(consumer))}
 }

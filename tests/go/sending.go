@@ -15,7 +15,8 @@ import (
 // What a producer sends arrives as it was sent.
 var sending = map[string]func(*run) outcome{
 	"single": single, "batched": batched, "message_ids": messageIDs, "compression": compression, "chunked": chunked,
-	"encryption": encryption, "producer_names": producerNames, "deduplication": deduplication, "too_large": tooLarge,
+	"encryption": encryption, "producer_names": producerNames, "deduplication": deduplication, "many": many,
+	"exclusive_producer": exclusiveProducer, "schema": schema, "too_large": tooLarge,
 }
 
 var properties = map[string]string{"plain": "1", "empty": "", "text": "ä€"}
@@ -24,6 +25,8 @@ const (
 	eventTime = 1_700_000_000_123
 	large     = 12_000_000
 	larger    = 6_000_000
+
+	manyMessages = 5000
 )
 
 func orNil(value string) any {
@@ -200,6 +203,61 @@ func deduplication(r *run) outcome {
 		must(producer.Send(context.Background(), numbered(number)))
 	}
 	return outcome{"received": texts(rest(consumer))}
+}
+
+// many sends more messages than fit into the queue of the consumer, in batches as the client makes them.
+func many(r *run) outcome {
+	consumer := r.consumer(pulsar.ConsumerOptions{ReceiverQueueSize: 100})
+	expected := numbers(0, manyMessages)
+	r.send(pulsar.ProducerOptions{BatchingMaxMessages: 1000, MaxPendingMessages: manyMessages}, expected...)
+	received := texts(receiveAndAcknowledge(consumer, manyMessages))
+	consumer.Close()
+	return outcome{
+		"received": len(received), "in_order": slices.Equal(received, expected),
+		"left": texts(rest(r.consumer(pulsar.ConsumerOptions{}))),
+	}
+}
+
+func exclusiveProducer(r *run) outcome {
+	consumer, options := r.consumer(pulsar.ConsumerOptions{}), pulsar.ProducerOptions{ProducerAccessMode: pulsar.ProducerAccessModeExclusive}
+	first, second := r.producer(options), "accepted"
+	must(first.Send(context.Background(), &pulsar.ProducerMessage{Payload: []byte("first")}))
+	if _, err := r.client.CreateProducer(pulsar.ProducerOptions{Topic: r.base}); err != nil {
+		for _, name := range []string{"ProducerFenced", "ProducerBusy"} {
+			if strings.Contains(err.Error(), name) {
+				second = "refused"
+			}
+		}
+	}
+	first.Close()
+	must(r.producer(options).Send(context.Background(), &pulsar.ProducerMessage{Payload: []byte("third")}))
+	return outcome{"second": second, "after_close": texts(receive(consumer, 2))}
+}
+
+type named struct {
+	Name string `json:"name"`
+}
+
+const namedSchema = `{"type": "record", "name": "Named", "fields": [{"name": "name", "type": "string"}]}`
+
+// schema: this client sends no version of the schema with its messages.
+func schema(r *run) outcome {
+	consumer := r.consumer(pulsar.ConsumerOptions{Schema: pulsar.NewJSONSchema(namedSchema, nil)})
+	producer := r.producer(pulsar.ProducerOptions{Schema: pulsar.NewJSONSchema(namedSchema, nil)})
+	for _, name := range []string{"a", "b"} {
+		must(producer.Send(context.Background(), &pulsar.ProducerMessage{Value: &named{name}}))
+	}
+	received, other := []string{}, "accepted"
+	for _, message := range receive(consumer, 2) {
+		var value named
+		check(message.GetSchemaValue(&value))
+		received = append(received, value.Name)
+	}
+	options := pulsar.ProducerOptions{Topic: r.base, Schema: pulsar.NewStringSchema(nil)}
+	if _, err := r.client.CreateProducer(options); err != nil && strings.Contains(err.Error(), "IncompatibleSchema") {
+		other = "refused"
+	}
+	return outcome{"received": received, "other_schema": other}
 }
 
 func tooLarge(r *run) outcome {

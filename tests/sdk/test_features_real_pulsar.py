@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -28,7 +28,7 @@ class RealPulsar:
     async def create_partitioned(self, topic: str, partitions: int) -> None:
         await asyncio.to_thread(self.pulsar.create_topic, topic.rpartition("/")[2], partitions)
 
-    async def wrong_outcomes(self, language: str, features: list[str]) -> dict[str, object]:
+    async def wrong_outcomes(self, language: str, features: list[str]) -> Mapping[str, object]:
         return await wrong_outcomes(
             features, language, self.pulsar.service_url, namespace_of=namespace_of, listener_name=PROXIED,
             proxied_port=self.proxied_port, create_partitioned=self.create_partitioned,

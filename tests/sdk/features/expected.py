@@ -57,6 +57,9 @@ SENDING: dict[str, Feature] = {
         "names": [True] * 3, "sequence_ids": [101, 102, 103], "generated": True, "second": "busy", "last_sequence_id": 103,
     }),
     "deduplication": Feature({"received": _texts(1, 5), "last_sequence_id": 4}, deduplicates=True),
+    "many": Feature({"received": 5000, "in_order": True, "left": []}),
+    "exclusive_producer": Feature({"second": "refused", "after_close": ["first", "third"]}),
+    "schema": Feature({"received": ["a", "b"], "has_version": True, "other_schema": "refused"}),
     "too_large": Feature({"error": "too large", "received": ["after"]}),
 }  # fmt: skip
 
@@ -75,10 +78,12 @@ SHARING: dict[str, Feature] = {
 REDELIVERY: dict[str, Feature] = {
     "ack_individual": Feature({"again": _texts(1, 9, 2)}),
     "ack_cumulative": Feature({"again": _texts(5, 9)}),
+    "ack_cumulative_in_batch": Feature({"again": _texts(5, 9)}),
     "ack_batch_index": Feature({"Exclusive": _texts(1, 9, 2), "Shared": _texts(1, 9, 2)}),
     "ack_whole_batch": Feature({"again": _texts(0, 4), "left": []}),
     "ack_receipts": Feature({"confirmed": 3, "again": _texts(3, 4)}),
     "negative_acks": Feature({"counts": {"0": [0], "1": [0, 1, 2], "2": [0], "3": [0, 1, 2]}, "left": []}),
+    "negative_ack_in_batch": Feature({"counts": {"0": [0], "1": [0], "2": [0, 1], "3": [0], "4": [0]}, "left": []}),
     "dead_letters": Feature({
         "counts": {"0": [0], "1": [0, 1, 2], "2": [0]}, "dead": "1", "real_topic": True, "left": [],
     }),
@@ -125,6 +130,7 @@ UNSEEN: dict[tuple[str, str], frozenset[str]] = {
     ("python", "failover"): frozenset({"noted"}),
     ("go", "producer_names"): frozenset({"sequence_ids"}),
     ("go", "deduplication"): frozenset({"last_sequence_id"}),
+    ("go", "schema"): frozenset({"has_version"}),
     ("go", "seek_by_id"): frozenset({"earliest", "latest"}),
 }
 """Values that the program of an SDK cannot give, by language and feature."""

@@ -201,6 +201,7 @@ def _write_keys(folder: Path) -> None:
 # --- commands ------------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
 def _command(language: str) -> Sequence[str]:
     """Return the command that runs the programs of a language; build them if that is necessary."""
     if reason := missing(language):
@@ -212,7 +213,6 @@ def _command(language: str) -> Sequence[str]:
     return (str(_go_program()),)
 
 
-@functools.cache
 def _go_program() -> Path:
     """Compile the programs in Go, which downloads the modules when it is done for the first time; return the executable."""
     program = GO / "target" / "features"

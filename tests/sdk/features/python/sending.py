@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from itertools import pairwise
+from typing import Any
 
 import pulsar
+from pulsar.schema import JsonSchema, Record, String, StringSchema
 
 from tests.sdk.features.python.run import Feature, Outcome, Run, ids, one_batch, receive, rest, text, texts
 
@@ -14,6 +16,7 @@ EVENT_TIME = 1_700_000_000_123
 CODECS = ("LZ4", "ZLib", "ZSTD", "SNAPPY")
 LARGE = 12_000_000
 TOO_LARGE = 6_000_000
+MANY = 5000
 
 
 def describe(message: pulsar.Message) -> Outcome:
@@ -28,7 +31,7 @@ def describe(message: pulsar.Message) -> Outcome:
     }
 
 
-def _send_described(run: Run, **settings: object) -> list[pulsar.Message]:
+def _send_described(run: Run, **settings: Any) -> list[pulsar.Message]:
     consumer, producer = run.consumer(), run.producer(**settings)
     fields = {"properties": PROPERTIES, "partition_key": "k", "ordering_key": "o", "event_timestamp": EVENT_TIME}
     producer.send_async(b"0", lambda *_: None, **fields)
@@ -135,6 +138,50 @@ def deduplication(run: Run) -> Outcome:
     return {"received": texts(rest(consumer)), "last_sequence_id": last}
 
 
+def many(run: Run) -> Outcome:
+    """More messages than fit into the queue of the consumer, in batches as the client makes them."""
+    consumer, producer = run.consumer(receiver_queue_size=100), run.producer(batching_enabled=True, max_pending_messages=MANY)
+    for number in range(MANY):
+        producer.send_async(str(number).encode(), lambda *_: None)
+    producer.flush()
+    values = texts(receive(consumer, MANY, acknowledge=True))
+    consumer.close()
+    return {"received": len(values), "in_order": values == [*map(str, range(MANY))], "left": texts(rest(run.consumer()))}
+
+
+def exclusive_producer(run: Run) -> Outcome:
+    consumer, mode = run.consumer(), pulsar.ProducerAccessMode.Exclusive
+    first, second = run.producer(access_mode=mode), "accepted"
+    first.send(b"first")
+    try:
+        run.producer()
+    except (pulsar.ProducerFenced, pulsar.ProducerBusy):
+        second = "refused"
+    first.close()
+    run.producer(access_mode=mode).send(b"third")
+    return {"second": second, "after_close": texts(receive(consumer, 2))}
+
+
+class Named(Record):
+    name = String()
+
+
+def schema(run: Run) -> Outcome:
+    consumer = run.consumer(schema=JsonSchema(Named))
+    producer = run.producer(schema=JsonSchema(Named))
+    for name in ("a", "b"):
+        producer.send(Named(name=name))
+    messages, other = receive(consumer, 2), "accepted"
+    try:
+        run.producer(schema=StringSchema())
+    except pulsar.IncompatibleSchema:
+        other = "refused"
+    return {
+        "received": [message.value().name for message in messages], "other_schema": other,
+        "has_version": all(message.schema_version() for message in messages),
+    }  # fmt: skip
+
+
 def too_large(run: Run) -> Outcome:
     consumer, producer = run.consumer(), run.producer()
     try:
@@ -149,6 +196,7 @@ def too_large(run: Run) -> Outcome:
 FEATURES: dict[str, Feature] = {
     feature.__name__: feature
     for feature in (
-        single, batched, message_ids, compression, chunked, encryption, producer_names, deduplication, too_large
+        single, batched, message_ids, compression, chunked, encryption, producer_names, deduplication, many,
+        exclusive_producer, schema, too_large,
     )
 }  # fmt: skip

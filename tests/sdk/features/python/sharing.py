@@ -125,6 +125,14 @@ def ack_cumulative(run: Run) -> Outcome:
     return {"again": texts(rest(run.consumer()))}
 
 
+def ack_cumulative_in_batch(run: Run) -> Outcome:
+    consumer = run.consumer(batch_index_ack_enabled=True)
+    run.send_batch(range(10))
+    consumer.acknowledge_cumulative(receive(consumer, 5)[-1])
+    consumer.close()
+    return {"again": texts(rest(run.consumer(batch_index_ack_enabled=True)))}
+
+
 def ack_batch_index(run: Run) -> Outcome:
     again = {}
     for type_ in (ConsumerType.Exclusive, ConsumerType.Shared):
@@ -161,6 +169,24 @@ def negative_acks(run: Run) -> Outcome:
             consumer.negative_acknowledge(message)
         else:
             consumer.acknowledge(message)
+    return {"counts": counts, "left": texts(rest(consumer))}
+
+
+def negative_ack_in_batch(run: Run) -> Outcome:
+    """With batch index acknowledgement, only the rejected message of a batch comes again."""
+    consumer = run.consumer(
+        consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=NACK_MS, batch_index_ack_enabled=True
+    )
+    run.send_batch(range(5))
+    counts: dict[str, list[int]] = defaultdict(list)
+    for message in receive(consumer, 5):
+        counts[text(message)].append(message.redelivery_count())
+        if text(message) == "2":
+            consumer.negative_acknowledge(message)
+        else:
+            consumer.acknowledge(message)
+    for message in receive(consumer, 1, acknowledge=True):
+        counts[text(message)].append(message.redelivery_count())
     return {"counts": counts, "left": texts(rest(consumer))}
 
 
@@ -228,8 +254,8 @@ def unacknowledged(run: Run) -> Outcome:
 FEATURES: dict[str, Feature] = {
     feature.__name__: feature
     for feature in (
-        exclusive, failover, shared, shared_zero_queue, key_shared, key_shared_sticky, ack_individual, ack_cumulative,
-        ack_batch_index, ack_whole_batch, negative_acks, dead_letters, delayed_shared, delayed_exclusive, delayed_ack,
-        unacknowledged,
+        exclusive, failover, shared, shared_zero_queue, key_shared, key_shared_sticky, unacknowledged, ack_individual,
+        ack_cumulative, ack_cumulative_in_batch, ack_batch_index, ack_whole_batch, negative_acks, negative_ack_in_batch,
+        dead_letters, delayed_shared, delayed_exclusive, delayed_ack,
     )
 }  # fmt: skip

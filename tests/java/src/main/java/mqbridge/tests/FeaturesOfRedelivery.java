@@ -25,10 +25,12 @@ final class FeaturesOfRedelivery {
     static final Map<String, PulsarFeatures.Feature> ALL = Map.ofEntries(
             Map.entry("ack_individual", FeaturesOfRedelivery::ackIndividual),
             Map.entry("ack_cumulative", FeaturesOfRedelivery::ackCumulative),
+            Map.entry("ack_cumulative_in_batch", FeaturesOfRedelivery::ackCumulativeInBatch),
             Map.entry("ack_batch_index", FeaturesOfRedelivery::ackBatchIndex),
             Map.entry("ack_whole_batch", FeaturesOfRedelivery::ackWholeBatch),
             Map.entry("ack_receipts", FeaturesOfRedelivery::ackReceipts),
             Map.entry("negative_acks", FeaturesOfRedelivery::negativeAcks),
+            Map.entry("negative_ack_in_batch", FeaturesOfRedelivery::negativeAckInBatch),
             Map.entry("dead_letters", FeaturesOfRedelivery::deadLetters),
             Map.entry("retry_letters", FeaturesOfRedelivery::retryLetters),
             Map.entry("delayed_shared", FeaturesOfRedelivery::delayedShared),
@@ -66,6 +68,15 @@ final class FeaturesOfRedelivery {
         consumer.acknowledgeCumulative(receive(consumer, 5).get(4));
         consumer.close();
         return Program.object("again", texts(rest(run.consumer())));
+    }
+
+    private static Map<String, Object> ackCumulativeInBatch(PulsarFeatures run) throws Exception {
+        PulsarFeatures.ConsumerSettings settings = builder -> builder.enableBatchIndexAcknowledgment(true);
+        Consumer<byte[]> consumer = run.consumer(settings);
+        run.sendBatch(numbers(0, 10));
+        consumer.acknowledgeCumulative(receive(consumer, 5).get(4));
+        consumer.close();
+        return Program.object("again", texts(rest(run.consumer(settings))));
     }
 
     private static Map<String, Object> ackBatchIndex(PulsarFeatures run) throws Exception {
@@ -123,6 +134,25 @@ final class FeaturesOfRedelivery {
                 consumer.acknowledge(message);
             }
         }
+        return Program.object("counts", counts, "left", texts(rest(consumer)));
+    }
+
+    /** With batch index acknowledgement, only the rejected message of a batch comes again. */
+    private static Map<String, Object> negativeAckInBatch(PulsarFeatures run) throws Exception {
+        Consumer<byte[]> consumer = run.consumer(builder -> builder.subscriptionType(SubscriptionType.Shared)
+                .negativeAckRedeliveryDelay(NACK_MS, TimeUnit.MILLISECONDS).enableBatchIndexAcknowledgment(true));
+        run.sendBatch(numbers(0, 5));
+        Map<String, List<Integer>> counts = new TreeMap<>();
+        for (Message<byte[]> message : receive(consumer, 5)) {
+            counts.computeIfAbsent(text(message), value -> new ArrayList<>()).add(message.getRedeliveryCount());
+            if (number(message) == 2) {
+                consumer.negativeAcknowledge(message);
+            } else {
+                consumer.acknowledge(message);
+            }
+        }
+        Message<byte[]> again = receiveAndAcknowledge(consumer, 1).get(0);
+        counts.get(text(again)).add(again.getRedeliveryCount());
         return Program.object("counts", counts, "left", texts(rest(consumer)));
     }
 

@@ -19,7 +19,7 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
 import java.util.Map;
-import java.util.stream.Stream;
+import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.api.CompressionType;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.ConsumerCryptoFailureAction;
@@ -29,20 +29,25 @@ import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.MessageIdAdv;
 import org.apache.pulsar.client.api.Producer;
+import org.apache.pulsar.client.api.ProducerAccessMode;
 import org.apache.pulsar.client.api.PulsarClientException;
+import org.apache.pulsar.client.api.Schema;
 
 /** What a producer sends arrives as it was sent. */
 final class FeaturesOfSending {
-    static final Map<String, PulsarFeatures.Feature> ALL = Map.of(
-            "single", FeaturesOfSending::single,
-            "batched", FeaturesOfSending::batched,
-            "message_ids", FeaturesOfSending::messageIds,
-            "compression", FeaturesOfSending::compression,
-            "chunked", FeaturesOfSending::chunked,
-            "encryption", FeaturesOfSending::encryption,
-            "producer_names", FeaturesOfSending::producerNames,
-            "deduplication", FeaturesOfSending::deduplication,
-            "too_large", FeaturesOfSending::tooLarge);
+    static final Map<String, PulsarFeatures.Feature> ALL = Map.ofEntries(
+            Map.entry("single", FeaturesOfSending::single),
+            Map.entry("batched", FeaturesOfSending::batched),
+            Map.entry("message_ids", FeaturesOfSending::messageIds),
+            Map.entry("compression", FeaturesOfSending::compression),
+            Map.entry("chunked", FeaturesOfSending::chunked),
+            Map.entry("encryption", FeaturesOfSending::encryption),
+            Map.entry("producer_names", FeaturesOfSending::producerNames),
+            Map.entry("deduplication", FeaturesOfSending::deduplication),
+            Map.entry("many", FeaturesOfSending::many),
+            Map.entry("exclusive_producer", FeaturesOfSending::exclusiveProducer),
+            Map.entry("schema", FeaturesOfSending::schema),
+            Map.entry("too_large", FeaturesOfSending::tooLarge));
 
     private static final Map<String, String> PROPERTIES = Map.of("plain", "1", "empty", "", "text", "ä€");
     private static final long EVENT_TIME = 1_700_000_000_123L;
@@ -50,6 +55,7 @@ final class FeaturesOfSending {
             List.of(CompressionType.LZ4, CompressionType.ZLIB, CompressionType.ZSTD, CompressionType.SNAPPY);
     private static final int LARGE = 12_000_000;
     private static final int TOO_LARGE = 6_000_000;
+    private static final int MANY = 5000;
     private static final int CHUNK_PERIOD = 251;
 
     private FeaturesOfSending() {}
@@ -204,6 +210,59 @@ final class FeaturesOfSending {
         return Program.object("received", texts(rest(consumer)), "last_sequence_id", last);
     }
 
+    /** More messages than fit into the queue of the consumer, in batches as the client makes them. */
+    private static Map<String, Object> many(PulsarFeatures run) throws Exception {
+        Consumer<byte[]> consumer = run.consumer(builder -> builder.receiverQueueSize(100));
+        Producer<byte[]> producer = run.producer("", builder -> builder.enableBatching(true).maxPendingMessages(MANY));
+        for (int number : numbers(0, MANY)) {
+            producer.sendAsync(bytes(number));
+        }
+        producer.flush();
+        List<Integer> received = receiveAndAcknowledge(consumer, MANY).stream().map(PulsarFeatures::number).toList();
+        consumer.close();
+        return Program.object("received", received.size(), "in_order", received.equals(numbers(0, MANY)), "left", texts(rest(run.consumer())));
+    }
+
+    private static Map<String, Object> exclusiveProducer(PulsarFeatures run) throws Exception {
+        PulsarFeatures.ProducerSettings exclusive = builder -> builder.accessMode(ProducerAccessMode.Exclusive);
+        Consumer<byte[]> consumer = run.consumer();
+        Producer<byte[]> first = run.producer("", exclusive);
+        first.send(bytes("first"));
+        String second = "accepted";
+        try {
+            run.producer();
+        } catch (PulsarClientException.ProducerFencedException | PulsarClientException.ProducerBusyException e) {
+            second = "refused";
+        }
+        first.close();
+        run.producer("", exclusive).send(bytes("third"));
+        return Program.object("second", second, "after_close", texts(receive(consumer, 2)));
+    }
+
+    /** A value with a schema. */
+    static final class Named {
+        public String name;
+    }
+
+    private static Map<String, Object> schema(PulsarFeatures run) throws Exception {
+        Consumer<Named> consumer = run.client.newConsumer(Schema.JSON(Named.class)).topic(run.topic("")).subscriptionName("s").subscribe();
+        Producer<Named> producer = run.client.newProducer(Schema.JSON(Named.class)).topic(run.topic("")).create();
+        for (String name : List.of("a", "b")) {
+            Named value = new Named();
+            value.name = name;
+            producer.send(value);
+        }
+        List<Message<Named>> messages = List.of(consumer.receive(30, TimeUnit.SECONDS), consumer.receive(30, TimeUnit.SECONDS));
+        String other = "accepted";
+        try {
+            run.client.newProducer(Schema.INT64).topic(run.topic("")).create();
+        } catch (PulsarClientException.IncompatibleSchemaException e) {
+            other = "refused";
+        }
+        return Program.object("received", messages.stream().map(message -> message.getValue().name).toList(), "other_schema", other,
+                "has_version", messages.stream().allMatch(message -> message.getSchemaVersion() != null && message.getSchemaVersion().length > 0));
+    }
+
     private static Map<String, Object> tooLarge(PulsarFeatures run) throws Exception {
         Consumer<byte[]> consumer = run.consumer();
         Producer<byte[]> producer = run.producer();
@@ -214,6 +273,6 @@ final class FeaturesOfSending {
             error = "too large";
         }
         producer.send(bytes("after"));
-        return Program.object("error", error, "received", Stream.of(receive(consumer, 1)).flatMap(List::stream).map(PulsarFeatures::text).toList());
+        return Program.object("error", error, "received", texts(receive(consumer, 1)));
     }
 }
