@@ -103,10 +103,10 @@ async def wrong_outcomes(
     `namespace_of` returns the namespace for a feature. The other settings are those of `outcome_of`.
     """
     wrong: dict[str, Outcome | str] = {}
-    places = asyncio.Semaphore(AT_ONCE)
+    slots = asyncio.Semaphore(AT_ONCE)
 
     async def judge(feature: str) -> None:
-        async with places:
+        async with slots:
             try:
                 namespace = namespace_of(FEATURES[feature])
                 outcome = await outcome_of(feature, language, service_url, namespace=namespace, **settings)
@@ -151,16 +151,19 @@ async def _talk(process: asyncio.subprocess.Process, link: Link | None) -> Outco
     assert process.stdin is not None
     outcome: Outcome | None = None
     async for line in process.stdout:
-        said: dict[str, Any] = orjson.loads(line)
-        if "outcome" in said:
-            outcome = said["outcome"]
-        elif said == {"do": "cut"} and link is not None:
+        try:
+            fields: dict[str, Any] = orjson.loads(line)
+        except ValueError:
+            raise FeatureError(f"a program prints a line that is not JSON: {line!r}") from None
+        if "outcome" in fields:
+            outcome = fields["outcome"]
+        elif fields == {"do": "cut"} and link is not None:
             if not link.cut():
                 raise FeatureError("the program has no connection through the proxy: the server told it another address")
             process.stdin.write(b"done\n")
             await process.stdin.drain()
         else:
-            raise FeatureError(f"a program asks for {line!r}")
+            raise FeatureError(f"a program asks for something unknown: {line!r}")
     return outcome
 
 
