@@ -115,6 +115,7 @@ async def test_connections_are_cut_when_a_program_asks_for_it(monkeypatch: pytes
 
 
 async def test_a_cut_without_a_connection_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "CONNECTED_S", 0.1)
     use(monkeypatch, """print('{"do": "cut"}', flush=True); input()""")
     with pytest.raises(FeatureError, match="no connection through the proxy"):
         await outcome_of("broken_connection", "python", NOWHERE)

@@ -39,6 +39,9 @@ AT_ONCE = 3
 KEY_BITS = 2048
 STDERR_TAIL_BYTES = 6000
 BUILD_TIMEOUT_S = 540.0
+POLL_S = 0.01
+CONNECTED_S = 25.0
+"""A program that asks for a cut has a connection in this time, also if it has just lost one."""
 
 CreatePartitioned = Callable[[str, int], Awaitable[None]]
 
@@ -158,13 +161,22 @@ async def _talk(process: asyncio.subprocess.Process, link: Link | None) -> Outco
         if "outcome" in fields:
             outcome = fields["outcome"]
         elif fields == {"do": "cut"} and link is not None:
-            if not link.cut():
-                raise FeatureError("the program has no connection through the proxy: the server told it another address")
+            await _cut(link)
             process.stdin.write(b"done\n")
             await process.stdin.drain()
         else:
             raise FeatureError(f"a program asks for something unknown: {line!r}")
     return outcome
+
+
+async def _cut(link: Link) -> None:
+    """Break the connections of a program, after it has one: it may still be connecting again after the previous cut."""
+    try:
+        async with asyncio.timeout(CONNECTED_S):
+            while not link.cut():
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        raise FeatureError("the program has no connection through the proxy: the server told it another address") from None
 
 
 def _tail(file: Path) -> str:
