@@ -177,4 +177,4 @@ lock: $(VENV)/.dev ## update the versions in requirements.lock
 	  --output-file requirements.lock pyproject.toml
 
 clean:           ## remove all build results and caches
-	@rm -rf $(VENV) build dist *.egg-info native/target .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/java/target
+	@rm -rf $(VENV) build dist *.egg-info native/target .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/java/target tests/go/target
