@@ -2,11 +2,11 @@
 
 A broker 4.0 showed these rules:
 
-- A schema that is new to a topic must be compatible with the latest one, not with those before it. For a producer it must read the
-  data of the latest schema, and the latest schema must read its data (FULL); for a consumer the first is enough (BACKWARD).
+- A schema that is new to a topic must be compatible with the latest one, not with those before it. For a producer it must read
+  the data of the latest schema, and the latest schema must read its data (FULL); for a consumer the first is enough (BACKWARD).
 - The types must be the same: AVRO and JSON are not compatible, nor are two primitive types. Primitive types have no definition.
-- AVRO and JSON are compared as Avro schemas (`avro_schemas`). PROTOBUF only has to be an Avro schema, and PROTOBUF_NATIVE only has
-  to keep the name of its root message: fields are not compared.
+- AVRO and JSON are compared as Avro schemas (`avro_schemas`). PROTOBUF only has to be an Avro schema, and PROTOBUF_NATIVE only
+  has to keep the name of its root message: fields are not compared.
 - KEY_VALUE: the types of key and value must stay; key and value are compared each by itself.
 - A schema that differs from an older one only in docs, aliases, spaces, its name or its properties is the same version.
 
@@ -27,6 +27,8 @@ from mqbridge.pulsar.server.avro_schemas import AvroType, InvalidAvro, identity,
 from mqbridge.pulsar.wire.schemas import Schema, Types
 
 VERSION_BYTES = 8
+CACHED_IDENTITIES = 2_000
+"""Number of Avro schemas whose identity is kept: a new schema of a topic is compared with all that it had."""
 MEANINGFUL: Mapping[str, str] = {"key.schema.type": "BYTES", "value.schema.type": "BYTES", "kv.encoding.type": "INLINE"}
 """Properties of a KEY_VALUE schema that belong to its definition, with their defaults. No other properties of schemas do."""
 TYPE_NAMES: Mapping[int, str] = {
@@ -106,7 +108,7 @@ def are_equal(one: Schema, other: Schema) -> bool:
     if one.definition == other.definition and _meaning(one) == _meaning(other):
         return True
     if one.type in _AVRO:
-        return identity(_avro(one)) == identity(_avro(other))
+        return _identity(one.definition) == _identity(other.definition)
     if one.type == Types.KeyValue:
         pairs = zip(_key_and_value(one), _key_and_value(other), strict=True)
         return _meaning(one) == _meaning(other) and all(are_equal(*pair) for pair in pairs)
@@ -136,6 +138,11 @@ def incompatibility(new: Schema, latest: Schema, *, both_ways: bool) -> str | No
             if (problem := incompatibility(part, latest_part, both_ways=both_ways)) is not None:
                 return f"{title}: {problem}"
     return None
+
+
+@lru_cache(maxsize=CACHED_IDENTITIES)
+def _identity(definition: bytes) -> bytes:
+    return hashlib.sha256(identity(parse_avro(definition)).encode()).digest()
 
 
 def _avro(schema: Schema) -> AvroType:
