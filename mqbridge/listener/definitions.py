@@ -82,6 +82,10 @@ MAX_DELETIONS = 10_000
 """Maximum number of deletions that are known; the oldest ones are forgotten."""
 
 
+class InvalidRecord(ValueError):
+    """A message of the topic that is no record."""
+
+
 @dataclass(frozen=True, slots=True)
 class Definition:
     """One version of the definition that a topic of clients has; see the module for the fields."""
@@ -135,22 +139,23 @@ def encode_record(said: Definition | Deletion, published_ms: int) -> bytes:
 
 
 def decode_record(payload: bytes) -> tuple[Definition | Deletion, int]:
-    """Return what a record says, and when it was published. Raises ValueError if it is none."""
+    """Return what a record says, and when it was published. Raises InvalidRecord if it is none."""
     line, newline, data = payload.partition(b"\n")
     if not newline:
-        raise ValueError("a record without a line of JSON")
+        raise InvalidRecord("a record without a line of JSON")
     try:
         header = json.loads(line)
         topic, registered_ms, published_ms = str(header["topic"]), int(header["registered_ms"]), int(header["published_ms"])
         version = bytes.fromhex(header.get("version", ""))
-        if "type" not in header:
-            return Deletion(topic, version, registered_ms), published_ms
-        properties = tuple((str(name), str(value)) for name, value in header["properties"])
-        if not version:
-            raise ValueError("a definition without a version")
-        return Definition(topic, version, registered_ms, int(header["type"]), data, properties), published_ms
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"no record: {error!r}") from error
+        type_ = header.get("type")
+        properties = tuple((str(name), str(value)) for name, value in header.get("properties", ()))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidRecord(f"no record: {error!r}") from error
+    if type_ is None:
+        return Deletion(topic, version, registered_ms), published_ms
+    if not version or not isinstance(type_, int):
+        raise InvalidRecord("a definition without version or type")
+    return Definition(topic, version, registered_ms, type_, data, properties), published_ms
 
 
 class DefinitionTable:
@@ -561,7 +566,7 @@ class Definitions:
             try:
                 said, published_ms = decode_record(message.payload or b"")
                 problem = self._table.apply(said, published_ms, message.position)
-            except ValueError as error:
+            except InvalidRecord as error:
                 problem = message.defect or str(error)
             if problem is not None:
                 self._left_out += 1
