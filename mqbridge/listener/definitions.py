@@ -63,8 +63,6 @@ START_S = 60.0
 """Maximum time to read the topic at the start."""
 CREATE_S = 20.0
 """Maximum time until a topic that was created is seen: some systems show it at all servers only after a while."""
-FRESH_S = 1.0
-"""How long an answer stands that there is no such definition, before the cluster is asked again."""
 READ_BYTES = 1 << 20
 """Maximum bytes that the reader of the topic reads ahead."""
 PUBLISHED_AT_ONCE = 50
@@ -224,8 +222,8 @@ class DefinitionTable:
             if deletion is not None and definition.registered_ms <= deletion.registered_ms:
                 return None
         known = self.find(definition.topic, definition.version)
-        if known is not None and known.registered_ms <= definition.registered_ms:
-            return None  # two gateways have registered it; the first time counts, whichever is read first
+        if known is not None and known.registered_ms >= definition.registered_ms:
+            return None  # two gateways have registered it; the last time counts, as it does after a deletion
         if known is None and (problem := self.problem(definition)) is not None:
             return problem
         self.total_bytes += definition.size - (0 if known is None else known.size)
@@ -289,6 +287,8 @@ class Definitions:
         self._republish_after_s = republish_after_s * random.uniform(1.0, REPUBLISH_SPREAD)  # noqa: S311 - jitter
         self._table = DefinitionTable()
         self._outbound: Outbound | None = None
+        self._is_outbound_outdated = False
+        """True if the topic was deleted since the outbound was opened."""
         self._outbound_lock, self._create_lock, self._catch_up_lock = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
         self._position: Position | None = None
         """Position of the next record to read; None while there is no topic."""
@@ -332,13 +332,13 @@ class Definitions:
         """Return a version of a topic, if it is known now."""
         return self._table.find(topic, version)
 
-    async def catch_up(self, *, fresh: bool = True) -> None:
-        """Wait until everything that was published before this call is read; without `fresh`, before FRESH_S ago.
+    async def catch_up(self) -> None:
+        """Wait until everything that was published before this call is read; calls at the same time ask the cluster once.
 
         Raises RequestRefused if that takes too long or the cluster cannot be asked: the client may try again.
         """
         try:
-            await self._catch_up(CATCH_UP_S, 0.0 if fresh else FRESH_S)
+            await self._catch_up(CATCH_UP_S)
         except (TimeoutError, ClusterError) as error:
             log.warning("schemas of %s are not known now: %s", self._cluster.name, error or "no answer")
             raise RequestRefused("schemas cannot be read now", RefusalReason.NOT_READY) from error
@@ -390,8 +390,6 @@ class Definitions:
 
     async def _create(self) -> None:
         """Create the topic if it does not exist. Raises ClusterError, RequestRefused."""
-        if self._position is not None:
-            return
         async with self._create_lock:
             backoff = Backoff()
             is_created = False
@@ -408,7 +406,10 @@ class Definitions:
     async def _publish(self, said: Sequence[Definition | Deletion]) -> None:
         """Store records. Raises ClusterError."""
         async with self._outbound_lock:
+            if self._outbound is not None and self._is_outbound_outdated:
+                await self._drop_outbound(self._outbound)
             if self._outbound is None:
+                self._is_outbound_outdated = False
                 self._outbound = await self._cluster.outbound(
                     OutboundSpec(self.topic, stamp_origin=False, max_elapsed_s=REQUEST_S)
                 )
@@ -450,6 +451,8 @@ class Definitions:
         now_ms = self._now_ms()
         self._table.forget_deletions(now_ms - round(FORGET_DELETIONS_S * 1000))
         bounds = await self._bounds(REQUEST_S)
+        if bounds is None:
+            self._table.lost_positions()
         first = () if bounds is None else bounds.first
         outdated = self._table.outdated(now_ms - round(self._republish_after_s * 1000), first)
         if outdated and bounds is None:
@@ -476,21 +479,30 @@ class Definitions:
         indexes = {} if topic is None else topic.index_by_partition
         return min(indexes, key=indexes.__getitem__, default=None)
 
-    async def _catch_up(self, timeout_s: float, fresh_s: float = 0.0) -> None:
-        """Wait until what was published until `fresh_s` ago is read. Raises ClusterError, TimeoutError."""
+    async def _catch_up(self, timeout_s: float) -> None:
+        """Wait until what was published before this call is read. Raises ClusterError, TimeoutError."""
         loop = asyncio.get_running_loop()
-        since = loop.time() - fresh_s
+        since = loop.time()
         if not self._tasks:
             raise LocalProtocolError(f"the reader of {self.topic} is closed")
         async with asyncio.timeout(timeout_s), self._catch_up_lock:
             if self._caught_up_at > since:
                 return  # somebody else has waited, and asked later than this call
-            asked_at = loop.time()
+            asked_at, position = loop.time(), self._position
             bounds = await self._bounds(timeout_s)
+            if position is not None and (bounds is None or position > bounds.next):
+                await self._read_anew()  # readers of some systems do not notice that their topic was deleted
             if bounds is not None:
                 self._look.set()
                 await self._wait_until(lambda: self._has_read(bounds), timeout_s)
             self._caught_up_at = asked_at
+
+    async def _read_anew(self) -> None:
+        """Open the topic again: it was deleted, and perhaps made anew."""
+        await cancel(*self._tasks[:1])
+        self._restart(None)
+        if self._tasks:  # not closed meanwhile
+            self._tasks[0] = spawn(self._follow(), f"{self.topic} reader")
 
     def _has_read(self, bounds: Bounds) -> bool:
         position = self._position
@@ -559,6 +571,7 @@ class Definitions:
             log.warning("the topic %s/%s was deleted, or has lost records; schemas will be published again",
                         self._cluster.name, self.topic)  # fmt: skip
             self._table.lost_positions()
+            self._is_outbound_outdated = True
         self._position = position
 
     def _apply(self, batch: Batch) -> None:

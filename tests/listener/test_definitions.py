@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -29,6 +29,7 @@ from mqbridge.testing.memory.adapter.cluster import MemoryCluster
 from mqbridge.testing.memory.adapter.config import MemoryConfig
 from mqbridge.testing.memory.broker import delete_broker, get_broker
 from tests.kit.conversation import until
+from tests.patience import PATIENCE_S
 
 TOPIC = "persistent://public/default/orders"
 V1, V2 = b"version1", b"version2"
@@ -171,6 +172,7 @@ async def test_a_deleted_definition_stays_deleted_and_may_come_again(make_cluste
         await known.delete(TOPIC)
         await known.delete(TOPIC)
         cluster = make_cluster()
+        await cluster.connect()
         await publish(cluster, encode_record(old, 1), b"no record")  # a gateway that lagged has published it again
         await known.catch_up()
         assert versions(known) == []
@@ -249,10 +251,10 @@ async def test_a_deleted_topic_is_made_anew_from_memory(make_cluster: Callable[[
 
 async def until_republished(known: Definitions, count: int) -> None:
     published = 0
-    while published < count:
-        try:
-            published += await known.republish()
-        except (ClusterError, RequestRefused, TimeoutError):
+    async with asyncio.timeout(PATIENCE_S):
+        while published < count:
+            with suppress(ClusterError, RequestRefused, TimeoutError):
+                published += await known.republish()
             await asyncio.sleep(0.01)
 
 

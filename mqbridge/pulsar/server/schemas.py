@@ -54,31 +54,31 @@ class Schemas:
     async def latest(self, topic: str) -> RegisteredSchema | None:
         """Return the latest schema of a topic; None if it has none. Raises RequestRefused if that is not known now."""
         if not self._definitions.versions(topic):
-            await self._definitions.catch_up(fresh=False)
+            await self._definitions.catch_up()
         return _registered(self._latest(topic))
 
     async def versions(self, topic: str) -> list[RegisteredSchema]:
         """Return all schemas of a topic, the oldest first. Raises RequestRefused if they are not known now."""
-        await self._definitions.catch_up(fresh=False)
+        await self._definitions.catch_up()
         return [RegisteredSchema(_schema(each), each.version, each.registered_ms) for each in self._definitions.versions(topic)]
 
     async def version(self, topic: str, version: bytes) -> RegisteredSchema | None:
         """Return a version of a topic's schema; None if there is none. Raises RequestRefused if that is not known now."""
         found = self._definitions.find(topic, version)
         if found is None:
-            await self._definitions.catch_up(fresh=False)
+            await self._definitions.catch_up()
             found = self._definitions.find(topic, version)
         return _registered(found)
 
     async def find_version(self, topic: str, schema: Schema) -> bytes | None:
         """Return the version that a schema has in a topic; None if it has none. Raises RequestRefused."""
-        await self._definitions.catch_up(fresh=False)
+        await self._definitions.catch_up()
         found = self._find_equal(topic, _checked(schema))
         return None if found is None else found.version
 
     async def check_producer(self, topic: str, schema: Schema) -> None:
         """Raise RequestRefused (INCOMPATIBLE) if `register` would refuse the schema; nothing is registered."""
-        await self._definitions.catch_up(fresh=False)
+        await self._definitions.catch_up()
         if self._find_equal(topic, _checked(schema)) is None:
             _check(schema, self._latest(topic), both_ways=True)
 
