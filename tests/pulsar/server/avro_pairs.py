@@ -1,7 +1,7 @@
 """Pairs of Avro schemas, and what a broker 4.0 said about them.
 
 The answers are those to consumers that subscribe with one schema to a topic that has the other one, and to producers: a producer
-was accepted if and only if both can read each other. `tests/pulsar/test_real_schemas.py` asks a real broker again.
+was accepted if and only if both can read each other. `tests/pulsar/test_real_schemas.py` asks a real broker again about PAIRS.
 """
 
 from typing import Any
@@ -241,21 +241,6 @@ PAIRS: tuple[tuple[str, Any, Any, str], ...] = (
         record(field("a", ["null", "int"])),
         "both",
     ),
-    ("bad default", record(field("a", "int")), record(field("a", "int"), field("b", "int", default="x")), "old"),
-    ("bad default null", record(field("a", "int")), record(field("a", "int"), field("b", ["null", "int"], default=0)), "old"),
-    (
-        "bad default second branch",
-        record(field("a", "int")),
-        record(field("a", "int"), field("b", ["int", "null"], default=None)),
-        "old",
-    ),
-    (
-        "bad default record",
-        record(field("a", "int")),
-        record(field("a", "int"), field("b", record(field("x", "int"), name="I"), default={})),
-        "old",
-    ),
-    ("bad default enum", record(field("a", "int")), record(field("a", "int"), field("b", enum("A"), default="Z")), "old"),
     (
         "recursive grows",
         record(field("n", ["null", "R"])),
@@ -331,6 +316,197 @@ PAIRS: tuple[tuple[str, Any, Any, str], ...] = (
         record(field("p", record(field("x", "long"), name="I")), field("q", "I")),
         "new",
     ),
+    ("fixed namespace", record(field("a", fixed(4, namespace="n"))), record(field("a", fixed(4, namespace="m"))), "both"),
+    ("fixed namespace size", record(field("a", fixed(4, namespace="n"))), record(field("a", fixed(5, namespace="m"))), "neither"),
+    (
+        "union enum namespace",
+        record(field("a", ["null", enum("A", namespace="n")])),
+        record(field("a", ["null", enum("A", namespace="m")])),
+        "both",
+    ),
+    (
+        "union fixed namespace",
+        record(field("a", ["null", fixed(4, namespace="n")])),
+        record(field("a", ["null", fixed(4, namespace="m")])),
+        "both",
+    ),
+    (
+        "enum in union only reader ns",
+        record(field("a", enum("A", namespace="n"))),
+        record(field("a", ["null", enum("A", namespace="m")])),
+        "neither",
+    ),
+    (
+        "alias elsewhere",
+        record(field("p", record(field("x", "int"), name="P1")), field("q", record(field("x", "int"), name="Q1"))),
+        record(
+            field("p", record(field("x", "int"), name="P2")), field("q", record(field("x", "int"), name="Q2", aliases=["P1"]))
+        ),
+        "both",
+    ),
+    (
+        "alias elsewhere union",
+        record(field("a", ["null", enum("A", name="X")])),
+        record(field("a", ["null", enum("A", name="Y")]), field("z", enum("A", name="Q", aliases=["X"]), default="A")),
+        "neither",
+    ),
+    (
+        "alias elsewhere makes it match",
+        record(field("a", enum("A", name="X"))),
+        record(field("z", enum("A", name="Y", aliases=["X"]), default="A"), field("a", "Y")),
+        "new",
+    ),
+    ("alias two to one", record(field("a", "int"), field("b", "int")), record(field("c", "int", aliases=["a", "b"])), "neither"),
+    (
+        "alias existing field unread",
+        record(field("a", "int"), field("b", "int")),
+        record(field("b", "int", aliases=["a"])),
+        "neither",
+    ),
+    (
+        "alias conflict only types",
+        record(field("x", enum("A")), field("y", enum("A", name="G"))),
+        record(field("x", enum("A", name="H", aliases=["E", "G"])), field("y", "H")),
+        "new",
+    ),
+    ("alias dotted field", record(field("a", "int")), record(field("b", "int", aliases=["R.a"])), "neither"),
+    (
+        "alias ns relative",
+        record(field("a", record(field("x", "int"), name="n.Old"))),
+        record(field("a", record(field("y", "int", aliases=["x"]), name="n.New", aliases=["Old"]))),
+        "new",
+    ),
+    (
+        "alias ns full",
+        record(field("a", record(field("x", "int"), name="n.Old"))),
+        record(field("a", record(field("y", "int", aliases=["x"]), name="m.New", aliases=["n.Old"]))),
+        "new",
+    ),
+    (
+        "alias of fields in union record",
+        record(field("a", ["null", record(field("x", "int"), name="I")])),
+        record(field("a", ["null", record(field("y", "int", aliases=["x"]), name="I")])),
+        "new",
+    ),
+    (
+        "enum namespace in record ns",
+        record(field("a", enum("A")), namespace="n"),
+        record(field("a", enum("A")), namespace="m"),
+        "both",
+    ),
+    (
+        "union mixed record, enum same name",
+        record(field("a", [record(field("x", "int"), name="I"), "int"])),
+        record(field("a", [enum("A", name="I"), "long"])),
+        "neither",
+    ),
+    (
+        "union equal but reader alias",
+        record(field("a", ["null", record(field("x", "int"), name="I")])),
+        record(field("a", [record(field("x", "int"), name="I"), "null"])),
+        "both",
+    ),
+    (
+        "union two records",
+        record(field("a", [record(field("x", "int"), name="P"), record(field("y", "int"), name="Q")])),
+        record(field("a", [record(field("y", "int"), name="Q"), record(field("x", "int"), name="P")])),
+        "both",
+    ),
+    (
+        "union two records swap types",
+        record(field("a", [record(field("x", "int"), name="P"), record(field("y", "int"), name="Q")])),
+        record(field("a", [record(field("y", "int"), name="P"), record(field("x", "int"), name="Q")])),
+        "neither",
+    ),
+    (
+        "union short name",
+        record(field("a", ["null", record(field("x", "int"), name="n.P")])),
+        record(field("a", [record(name="m.Z"), record(field("x", "string"), name="m.P")])),
+        "neither",
+    ),
+    (
+        "union recursive other name",
+        record(field("n", ["null", "R"])),
+        record(field("n", ["null", "Q"]), field("v", "int", default=0), name="Q"),
+        "both",
+    ),
+    (
+        "union recursive other name bad",
+        record(field("n", ["null", "R"])),
+        record(field("n", ["null", "Q"]), field("v", "int"), name="Q"),
+        "old",
+    ),
+    ("union long reads int,float order", record(field("a", "int")), record(field("a", ["string", "float", "null"])), "new"),
+    ("union double reads int", record(field("a", "int")), record(field("a", ["string", "double", "null"])), "new"),
+    ("union bytes reads float", record(field("a", "float")), record(field("a", ["string", "long"])), "neither"),
+    (
+        "mutual recursion",
+        record(field("b", ["null", record(field("r", ["null", "R"]), field("v", "int"), name="I")])),
+        record(field("b", ["null", record(field("r", ["null", "R"]), field("v", "long"), name="I")])),
+        "new",
+    ),
+    (
+        "extra property on type",
+        record(field("a", array("int"))),
+        record(field("a", {"type": "array", "items": "int", "x": 1})),
+        "both",
+    ),
+    ("extra property on record", record(field("a", "int")), record(field("a", "int"), zzz=1), "both"),
+    ("namespace of root", record(field("a", "int")), record(field("a", "int"), namespace="n"), "both"),
+    ("written type object", record(field("a", "int")), record(field("a", {"type": "int"})), "same"),
+    ("enum default changes", record(field("a", enum("A", "B"))), record(field("a", enum("A", "B", default="A"))), "same"),
+    ("aliases of record only", record(field("a", "int")), record(field("a", "int"), aliases=["Z"]), "same"),
+    ("enum doc", record(field("a", enum("A"))), record(field("a", enum("A", doc="d"))), "same"),
+    (
+        "union equal branches but ns and content",
+        record(field("a", ["null", record(field("x", "int"), name="n.P")])),
+        record(field("a", ["null", record(field("x", "int"), field("y", "int"), name="m.P")])),
+        "old",
+    ),
+    (
+        "union ns reordered",
+        record(field("a", [enum("A", namespace="n"), "null"])),
+        record(field("a", ["null", enum("A", namespace="m")])),
+        "neither",
+    ),
+    (
+        "union ns and promotion",
+        record(field("a", ["int", enum("A", namespace="n")])),
+        record(field("a", ["long", enum("A", namespace="m")])),
+        "neither",
+    ),
+    (
+        "union ns nested arrays",
+        record(field("a", ["null", array(enum("A", namespace="n"))])),
+        record(field("a", ["null", array(enum("A", namespace="m"))])),
+        "both",
+    ),
+    (
+        "union to nullable array promote",
+        record(field("a", ["null", array("int")])),
+        record(field("a", ["null", array("long")])),
+        "new",
+    ),
+    ("union enum symbol removed", record(field("a", ["null", enum("A", "B")])), record(field("a", ["null", enum("A")])), "both"),
+)
+"""Name, old schema, new schema, and who can read the other's data: `both`, `new`, `old`, `neither`; `same`: it is one version."""
+
+DEFAULTS: tuple[tuple[str, Any, Any, str], ...] = (
+    ("bad default", record(field("a", "int")), record(field("a", "int"), field("b", "int", default="x")), "old"),
+    ("bad default null", record(field("a", "int")), record(field("a", "int"), field("b", ["null", "int"], default=0)), "old"),
+    (
+        "bad default second branch",
+        record(field("a", "int")),
+        record(field("a", "int"), field("b", ["int", "null"], default=None)),
+        "old",
+    ),
+    (
+        "bad default record",
+        record(field("a", "int")),
+        record(field("a", "int"), field("b", record(field("x", "int"), name="I"), default={})),
+        "old",
+    ),
+    ("bad default enum", record(field("a", "int")), record(field("a", "int"), field("b", enum("A"), default="Z")), "old"),
     ("default '1' of \"int\"", record(field("a", "int")), record(field("a", "int"), field("b", "int", default="1")), "old"),
     ('default True of "int"', record(field("a", "int")), record(field("a", "int"), field("b", "int", default=True)), "old"),
     ('default None of "int"', record(field("a", "int")), record(field("a", "int"), field("b", "int", default=None)), "old"),
@@ -589,183 +765,11 @@ PAIRS: tuple[tuple[str, Any, Any, str], ...] = (
         record(field("a", record(field("y", "int"), field("x", "int", default="x"), name="I"))),
         "old",
     ),
-    ("fixed namespace", record(field("a", fixed(4, namespace="n"))), record(field("a", fixed(4, namespace="m"))), "both"),
-    ("fixed namespace size", record(field("a", fixed(4, namespace="n"))), record(field("a", fixed(5, namespace="m"))), "neither"),
-    (
-        "union enum namespace",
-        record(field("a", ["null", enum("A", namespace="n")])),
-        record(field("a", ["null", enum("A", namespace="m")])),
-        "both",
-    ),
-    (
-        "union fixed namespace",
-        record(field("a", ["null", fixed(4, namespace="n")])),
-        record(field("a", ["null", fixed(4, namespace="m")])),
-        "both",
-    ),
-    (
-        "enum in union only reader ns",
-        record(field("a", enum("A", namespace="n"))),
-        record(field("a", ["null", enum("A", namespace="m")])),
-        "neither",
-    ),
-    (
-        "alias elsewhere",
-        record(field("p", record(field("x", "int"), name="P1")), field("q", record(field("x", "int"), name="Q1"))),
-        record(
-            field("p", record(field("x", "int"), name="P2")), field("q", record(field("x", "int"), name="Q2", aliases=["P1"]))
-        ),
-        "both",
-    ),
-    (
-        "alias elsewhere union",
-        record(field("a", ["null", enum("A", name="X")])),
-        record(field("a", ["null", enum("A", name="Y")]), field("z", enum("A", name="Q", aliases=["X"]), default="A")),
-        "neither",
-    ),
-    (
-        "alias elsewhere makes it match",
-        record(field("a", enum("A", name="X"))),
-        record(field("z", enum("A", name="Y", aliases=["X"]), default="A"), field("a", "Y")),
-        "new",
-    ),
-    ("alias two to one", record(field("a", "int"), field("b", "int")), record(field("c", "int", aliases=["a", "b"])), "neither"),
-    (
-        "alias existing field unread",
-        record(field("a", "int"), field("b", "int")),
-        record(field("b", "int", aliases=["a"])),
-        "neither",
-    ),
-    (
-        "alias conflict only types",
-        record(field("x", enum("A")), field("y", enum("A", name="G"))),
-        record(field("x", enum("A", name="H", aliases=["E", "G"])), field("y", "H")),
-        "new",
-    ),
-    ("alias dotted field", record(field("a", "int")), record(field("b", "int", aliases=["R.a"])), "neither"),
-    (
-        "alias ns relative",
-        record(field("a", record(field("x", "int"), name="n.Old"))),
-        record(field("a", record(field("y", "int", aliases=["x"]), name="n.New", aliases=["Old"]))),
-        "new",
-    ),
-    (
-        "alias ns full",
-        record(field("a", record(field("x", "int"), name="n.Old"))),
-        record(field("a", record(field("y", "int", aliases=["x"]), name="m.New", aliases=["n.Old"]))),
-        "new",
-    ),
-    (
-        "alias of fields in union record",
-        record(field("a", ["null", record(field("x", "int"), name="I")])),
-        record(field("a", ["null", record(field("y", "int", aliases=["x"]), name="I")])),
-        "new",
-    ),
-    (
-        "enum namespace in record ns",
-        record(field("a", enum("A")), namespace="n"),
-        record(field("a", enum("A")), namespace="m"),
-        "both",
-    ),
-    (
-        "union mixed record, enum same name",
-        record(field("a", [record(field("x", "int"), name="I"), "int"])),
-        record(field("a", [enum("A", name="I"), "long"])),
-        "neither",
-    ),
-    (
-        "union equal but reader alias",
-        record(field("a", ["null", record(field("x", "int"), name="I")])),
-        record(field("a", [record(field("x", "int"), name="I"), "null"])),
-        "both",
-    ),
-    (
-        "union two records",
-        record(field("a", [record(field("x", "int"), name="P"), record(field("y", "int"), name="Q")])),
-        record(field("a", [record(field("y", "int"), name="Q"), record(field("x", "int"), name="P")])),
-        "both",
-    ),
-    (
-        "union two records swap types",
-        record(field("a", [record(field("x", "int"), name="P"), record(field("y", "int"), name="Q")])),
-        record(field("a", [record(field("y", "int"), name="P"), record(field("x", "int"), name="Q")])),
-        "neither",
-    ),
-    (
-        "union short name",
-        record(field("a", ["null", record(field("x", "int"), name="n.P")])),
-        record(field("a", [record(name="m.Z"), record(field("x", "string"), name="m.P")])),
-        "neither",
-    ),
-    (
-        "union recursive other name",
-        record(field("n", ["null", "R"])),
-        record(field("n", ["null", "Q"]), field("v", "int", default=0), name="Q"),
-        "both",
-    ),
-    (
-        "union recursive other name bad",
-        record(field("n", ["null", "R"])),
-        record(field("n", ["null", "Q"]), field("v", "int"), name="Q"),
-        "old",
-    ),
-    ("union long reads int,float order", record(field("a", "int")), record(field("a", ["string", "float", "null"])), "new"),
-    ("union double reads int", record(field("a", "int")), record(field("a", ["string", "double", "null"])), "new"),
-    ("union bytes reads float", record(field("a", "float")), record(field("a", ["string", "long"])), "neither"),
-    (
-        "mutual recursion",
-        record(field("b", ["null", record(field("r", ["null", "R"]), field("v", "int"), name="I")])),
-        record(field("b", ["null", record(field("r", ["null", "R"]), field("v", "long"), name="I")])),
-        "new",
-    ),
-    (
-        "extra property on type",
-        record(field("a", array("int"))),
-        record(field("a", {"type": "array", "items": "int", "x": 1})),
-        "both",
-    ),
-    ("extra property on record", record(field("a", "int")), record(field("a", "int"), zzz=1), "both"),
-    ("namespace of root", record(field("a", "int")), record(field("a", "int"), namespace="n"), "both"),
-    ("written type object", record(field("a", "int")), record(field("a", {"type": "int"})), "same"),
-    ("enum default changes", record(field("a", enum("A", "B"))), record(field("a", enum("A", "B", default="A"))), "same"),
     ("default changes", record(field("a", "int", default=1)), record(field("a", "int", default=2)), "both"),
     ("default int float", record(field("a", "double", default=1)), record(field("a", "double", default=1.0)), "both"),
-    ("aliases of record only", record(field("a", "int")), record(field("a", "int"), aliases=["Z"]), "same"),
     ("default null vs none", record(field("a", ["null", "int"], default=None)), record(field("a", ["null", "int"])), "both"),
-    ("enum doc", record(field("a", enum("A"))), record(field("a", enum("A", doc="d"))), "same"),
-    (
-        "union equal branches but ns and content",
-        record(field("a", ["null", record(field("x", "int"), name="n.P")])),
-        record(field("a", ["null", record(field("x", "int"), field("y", "int"), name="m.P")])),
-        "old",
-    ),
-    (
-        "union ns reordered",
-        record(field("a", [enum("A", namespace="n"), "null"])),
-        record(field("a", ["null", enum("A", namespace="m")])),
-        "neither",
-    ),
-    (
-        "union ns and promotion",
-        record(field("a", ["int", enum("A", namespace="n")])),
-        record(field("a", ["long", enum("A", namespace="m")])),
-        "neither",
-    ),
-    (
-        "union ns nested arrays",
-        record(field("a", ["null", array(enum("A", namespace="n"))])),
-        record(field("a", ["null", array(enum("A", namespace="m"))])),
-        "both",
-    ),
-    (
-        "union to nullable array promote",
-        record(field("a", ["null", array("int")])),
-        record(field("a", ["null", array("long")])),
-        "new",
-    ),
-    ("union enum symbol removed", record(field("a", ["null", enum("A", "B")])), record(field("a", ["null", enum("A")])), "both"),
 )
-"""Name, old schema, new schema, and who can read the other's data: `both`, `new`, `old`, `neither`; `same`: it is one version."""
+"""As PAIRS, about defaults. The broker answers many of these with UnknownError, which clients take for a passing failure."""
 
 CONTRADICTIONS: tuple[tuple[str, Any, Any, str], ...] = (
     ('default 1.5 of "int"', record(field("a", "int")), record(field("a", "int"), field("b", "int", default=1.5)), "both"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mqbridge.pulsar.server import avro_schemas
 from mqbridge.pulsar.server.avro_schemas import InvalidAvro, identity, parse_avro, unreadable
-from tests.pulsar.server.avro_pairs import CONTRADICTIONS, PAIRS, array, enum, field, fixed, mapping, record
+from tests.pulsar.server.avro_pairs import CONTRADICTIONS, DEFAULTS, PAIRS, array, enum, field, fixed, mapping, record
 
 
 def parse(schema: Any) -> avro_schemas.AvroType:
@@ -25,7 +25,9 @@ def verdict(old: Any, new: Any) -> str:
     return {(True, True): "both", (True, False): "new", (False, True): "old", (False, False): "neither"}[new_reads, old_reads]
 
 
-@pytest.mark.parametrize(("old", "new", "answer"), [pair[1:] for pair in PAIRS], ids=[pair[0] for pair in PAIRS])
+@pytest.mark.parametrize(
+    ("old", "new", "answer"), [pair[1:] for pair in (*PAIRS, *DEFAULTS)], ids=[pair[0] for pair in (*PAIRS, *DEFAULTS)]
+)
 def test_schemas_are_compatible_if_a_broker_says_so(old: Any, new: Any, answer: str) -> None:
     assert verdict(old, new) == answer
 
