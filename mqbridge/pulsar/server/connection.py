@@ -376,8 +376,8 @@ class ServedConnection:
 
         async def serve() -> None:
             version = request.schema_version if request.HasField("schema_version") else None
-            found, found_version = await self._broker.find_schema(request.topic, version)
-            self.reply(server_commands.schema(request.request_id, found, found_version))
+            found = await self._broker.find_schema(request.topic, version)
+            self.reply(server_commands.schema(request.request_id, found.schema.to_wire(), found.version))
 
         self._serve(serve(), request.request_id, server_commands.schema_error)
 
@@ -397,7 +397,7 @@ class ServedConnection:
         existing = self.producers.get(request.producer_id)
         if existing is not None and existing.epoch >= request.epoch:
             if existing.state is ProducerState.OPEN:
-                self.reply(self._producer_success(request.request_id, existing, b"", is_ready=True))
+                self.reply(self._producer_success(request.request_id, existing, existing.schema_version, is_ready=True))
             else:
                 self.reply(server_commands.error(request.request_id, codes.SERVICE_NOT_READY, "the producer is being opened"))
             return
@@ -422,6 +422,7 @@ class ServedConnection:
                 self._forget_producer(producer)
                 raise
             if producer.state is ProducerState.OPEN:
+                producer.schema_version = opened
                 self.reply(self._producer_success(request.request_id, producer, opened, is_ready=True))
 
         self._serve_without_timeout(serve(), request.request_id)

@@ -48,6 +48,7 @@ class ServedProducer:
         self.link, self.id, self.name, self.epoch, self.is_named = link, producer_id, name, epoch, is_named
         self.access_mode = 0
         self.topic_epoch: int | None = None
+        self.schema_version = b""
         self.pending = 0
         """Number of sends that are not answered."""
         self.is_draining = False
