@@ -107,6 +107,11 @@ class ListenedTopics:
         """True if clients may create topics."""
         return self._create_partitions is not None
 
+    @property
+    def can_delete(self) -> bool:
+        """True if the cluster can delete topics."""
+        return self._cluster.capabilities.delete_topics
+
     def backing_name(self, name: str) -> str | None:
         """Return the name that a topic of clients has in the cluster, whether it exists or not; None if it cannot exist."""
         found = self._template.match(name)
