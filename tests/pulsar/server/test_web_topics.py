@@ -1,5 +1,6 @@
 """Topics of the web side: lists, creation, growth, deletion, and what a listener does not permit."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest_asyncio
 
 from mqbridge.errors import Unreachable
 from mqbridge.message import Message
+from mqbridge.pulsar.server.web import app
 from mqbridge.pulsar.server.web.served import ConsumerView, ProducerView, SubscriptionView
 from tests.pulsar.server.web_bench import ADVERTISED, BASE, WebBench, web_bench
 
@@ -126,6 +128,21 @@ async def test_a_body_has_a_limit(web: WebBench) -> None:
     response = await web.client.put(f"{BASE}/t/partitions", content=b"[" * 60_000)
     assert response.status_code == 400
     assert await web.cluster.topics() == []
+
+
+async def test_a_page_in_a_browser_changes_nothing(web: WebBench) -> None:
+    response = await web.client.put(f"{BASE}/t", headers={"Origin": "http://page.example"})
+    assert response.status_code == 403
+    assert await web.cluster.topics() == []
+
+
+async def test_a_cluster_that_does_not_answer_is_given_up(web: WebBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wait(_: str) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(app, "REQUEST_S", 0.05)
+    monkeypatch.setattr(web.cluster, "describe", wait)
+    assert "in time" in await web.reason("GET", "t/stats", status=503)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from mqbridge.pulsar.server.web.topics import TopicPages
 REQUEST_S = 30.0
 """Time for a request; the official admin client waits for 60 s or longer."""
 METHODS = ["GET", "PUT", "POST", "DELETE", "PATCH"]
+SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 PAGES = (HealthPages, LookupPages, TopicPages, SubscriptionPages, StatsPages, MessagePages, SchemaPages, NamespacePages)
 
 
@@ -55,7 +56,11 @@ async def _not_served(request: Request) -> Response:
 
 
 class RequestLimits:
-    """Limits the time of each request, and refuses paths in which a slash is encoded: it would be taken for another path."""
+    """Limits the time of each request, and refuses what no admin client sends.
+
+    Such are paths in which a slash is encoded, which would be taken for another path, and changes that come from a page in a
+    browser: any page may send them to an address of this machine.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -66,6 +71,9 @@ class RequestLimits:
             return
         if b"%2f" in (scope.get("raw_path") or b"").lower():
             await refusal(HTTPStatus.BAD_REQUEST, "no name in a path contains a slash")(scope, receive, send)
+            return
+        if scope["method"] not in SAFE_METHODS and any(name == b"origin" for name, _ in scope["headers"]):
+            await refusal(HTTPStatus.FORBIDDEN, "pages in a browser may change nothing")(scope, receive, send)
             return
         has_begun = False
 

@@ -6,6 +6,7 @@ positions of some clusters do not count messages.
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote_plus
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -125,7 +126,7 @@ class StatsPages:
             ledger, after_last = self._id(limits.next)
             count = limits.message_count if self._context.services.numbering.dense else None
             cursors = {
-                name: self._cursor(positions[partition]) for name, positions in committed.items() if partition in positions
+                quote_plus(name): self._cursor(positions[partition]) for name, positions in committed.items() if partition in positions
             }
             entries = UNKNOWN if count is None else count
             internal[partition] = {
