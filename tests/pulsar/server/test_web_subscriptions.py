@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from mqbridge.adapter.numbering import OffsetNumbering
 from mqbridge.adapter.topics import Bounds
-from mqbridge.message import Message
+from mqbridge.message import Message, Unit
 from mqbridge.pulsar.server.web.positions import position_after
 from mqbridge.pulsar.server.web.served import ConsumerView, ProducerView, SubscriptionView
+from mqbridge.pulsar.wire.entry import stored_entry
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 from tests.pulsar.server.web_bench import BASE, WebBench, batch_entry, web_bench
 
 CONSUMER = ConsumerView("c", "127.0.0.1:1", 10, 3, 0.0)
@@ -205,6 +208,36 @@ async def test_a_message_is_examined_from_either_end(web: WebBench) -> None:
     ]:
         assert (await web.client.get(f"{BASE}/t/examinemessage{query}")).content == payload
     await web.reason("GET", "t/examinemessage?initialPosition=latest&messagePosition=2", status=412)
+
+
+class Uncounted(OffsetNumbering):
+    """Numbers that do not count messages."""
+
+    dense = False
+
+
+async def test_messages_that_cannot_be_counted_are_not_skipped(tmp_path: Path) -> None:
+    async with web_bench(tmp_path, numbering=Uncounted()) as web:
+        await web.call("PUT", "t", status=204)
+        await web.send("t", *numbered(3))
+        await web.call("PUT", "t/subscription/begin", "earliest", status=204)
+        await web.call("PUT", "t/subscription/end", status=204)
+        await web.reason("POST", "t/subscription/begin/skip/1", status=412)
+        found = (await web.call("GET", "t/stats"))["subscriptions"]
+        assert {name: each["msgBacklog"] for name, each in found.items()} == {"begin": -1, "end": 0}
+        await web.call("POST", "t/subscription/begin/skip_all", status=204)
+        assert await web.committed("t", "begin") == {0: 3}
+
+
+async def test_odd_metadata_is_shown(tmp_path: Path) -> None:
+    metadata = MessageMetadata(producer_name="a\nb", sequence_id=0, publish_time=(1 << 64) - 1, partition_key="k" * 100_000)
+    async with web_bench(tmp_path) as web:
+        await web.call("PUT", "t", status=204)
+        await web.send("t", Unit(stored_entry(metadata, b"x"), 1, 1), Unit(b"damaged", 1, 1))
+        shown = await web.client.get(f"{BASE}/t/examinemessage?initialPosition=earliest")
+        assert (shown.status_code, shown.content) == (200, b"x")
+        assert not shown.headers.keys() & {"x-pulsar-producer-name", "x-pulsar-partition-key"}
+        assert "cannot be read" in await web.reason("GET", "t/examinemessage?initialPosition=latest", status=412)
 
 
 def test_offsets_without_messages_are_not_skipped() -> None:

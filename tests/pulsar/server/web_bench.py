@@ -1,8 +1,7 @@
 """The web side of a listener over an embedded log, with a scripted server of the binary protocol."""
 
-import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -182,9 +181,3 @@ async def web_bench(path: Path, mode: str = "own", **changes: Any) -> AsyncItera
         yield bench
     finally:
         await bench.stop()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    while not condition():
-        await asyncio.sleep(0.01)

@@ -23,6 +23,8 @@ STATUS_OF_REFUSAL = {
     RefusalReason.NOT_READY: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 """The status that a real broker has for the same reason, where it has one."""
+LAST_TIME_S = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
+"""The last time that is formatted: producers may write any number."""
 NO_ANSWER_IN_TIME = "the cluster behind this listener has not answered in time"
 
 
@@ -42,8 +44,8 @@ def refusal(status: int, reason: str) -> Response:
 
 
 def iso_time(seconds: float) -> str:
-    """Format a time (s since the epoch) as brokers do: `2026-01-31T12:00:00.000Z`."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Format a time (s since the epoch) as brokers do: `2026-01-31T12:00:00.000Z`. Times after 9999 become that year."""
+    return datetime.fromtimestamp(min(seconds, LAST_TIME_S), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def status_of(error: ClusterError) -> HTTPStatus:

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mqbridge.adapter.topics import Bounds
 from mqbridge.listener.delivered import Delivered
 from mqbridge.message import Message, Position
 from mqbridge.pulsar.server.web.answers import iso_time, json_response
@@ -25,6 +26,8 @@ from mqbridge.pulsar.server.web.requests import (
 from mqbridge.pulsar.server.web.units import MAX_UNITS, read_units
 from mqbridge.pulsar.wire.entry import Entry, decode_entry
 
+MAX_HEADER_BYTES = 8 << 10
+"""Maximum size of a header: clients refuse larger ones."""
 NO_ENTRY = -1
 """Entry of the last id of an empty topic."""
 
@@ -49,6 +52,7 @@ class MessagePages:
         context = self._context
         target, partition = await find_partition(context, request)
         bounds = await context.services.partitions.bounds(target.topic, partition)
+        _check_last_known(bounds)
         ledger, entry = context.ids.entry_id(context.services.numbering.number(bounds.next))[0], NO_ENTRY
         if bounds.last is not None and (units := await read_units(context, target.topic, partition, bounds.last, 1)):
             ledger, entry = context.ids.entry_id(units[-1].number)
@@ -88,8 +92,7 @@ class MessagePages:
         begin: Position = bounds.first
         is_from_end = query.get("initialPosition", "latest") != "earliest"
         if is_from_end:
-            if bounds.last is None and bounds.first < bounds.next:
-                raise HTTPException(HTTPStatus.PRECONDITION_FAILED, "the last message of this topic is not known: use earliest")
+            _check_last_known(bounds)
             if wanted > 1:
                 raise HTTPException(
                     HTTPStatus.PRECONDITION_FAILED, "only the last message can be examined from the end: use earliest"
@@ -112,6 +115,12 @@ class MessagePages:
         if not decoded.is_parsed:
             raise HTTPException(HTTPStatus.PRECONDITION_FAILED, f"the entry cannot be read: {decoded.defect}")
         return _response(decoded.payload, headers | _headers_of_entry(decoded))
+
+
+def _check_last_known(bounds: Bounds) -> None:
+    """Raise HTTPException if there are messages, and the cluster cannot tell the last one."""
+    if bounds.last is None and bounds.first < bounds.next:
+        raise HTTPException(HTTPStatus.PRECONDITION_FAILED, "the last message of this topic is not known in its cluster")
 
 
 def _id(ledger: int, entry: int, partition: int) -> dict[str, int]:
@@ -149,6 +158,10 @@ def _headers_of_message(message: Message) -> dict[str, str]:
 
 
 def _response(payload: bytes, headers: Mapping[str, str]) -> Response:
-    """Return a payload with headers in UTF-8; a value with control characters, which no header can have, is left out."""
-    encoded = {name: value.encode().decode("latin-1") for name, value in headers.items() if value.isprintable()}
+    """Return a payload with headers in UTF-8; values that no header can have are left out."""
+    encoded = {
+        name: value.encode().decode("latin-1")
+        for name, value in headers.items()
+        if value.isprintable() and len(value.encode()) <= MAX_HEADER_BYTES
+    }
     return Response(payload, headers=encoded, media_type="application/octet-stream")

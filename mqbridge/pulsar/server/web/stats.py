@@ -126,7 +126,9 @@ class StatsPages:
             ledger, after_last = self._id(limits.next)
             count = limits.message_count if self._context.services.numbering.dense else None
             cursors = {
-                quote_plus(name): self._cursor(positions[partition]) for name, positions in committed.items() if partition in positions
+                quote_plus(name): self._cursor(positions[partition])
+                for name, positions in committed.items()
+                if partition in positions
             }
             entries = UNKNOWN if count is None else count
             internal[partition] = {
