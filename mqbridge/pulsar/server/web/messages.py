@@ -147,9 +147,12 @@ def _headers_of_entry(entry: Entry) -> dict[str, str]:
 
 
 def _headers_of_message(message: Message) -> dict[str, str]:
-    headers = {"X-Pulsar-PROPERTY": json.dumps(dict(message.properties))}
-    if message.publish_time is not None:
-        headers["X-Pulsar-publish-time"] = iso_time(message.publish_time / 1000)
+    headers = {
+        "X-Pulsar-PROPERTY": json.dumps(dict(message.properties)),
+        # The Java client fails on messages without these two.
+        "X-Pulsar-publish-time": iso_time((message.publish_time or 0) / 1000),
+        "X-Pulsar-producer-name": "",
+    }
     if message.event_time:
         headers["X-Pulsar-event-time"] = iso_time(message.event_time / 1000)
     if isinstance(message.key, str):
@@ -158,10 +161,19 @@ def _headers_of_message(message: Message) -> dict[str, str]:
 
 
 def _response(payload: bytes, headers: Mapping[str, str]) -> Response:
-    """Return a payload with headers in UTF-8; values that no header can have are left out."""
-    encoded = {
-        name: value.encode().decode("latin-1")
-        for name, value in headers.items()
-        if value.isprintable() and len(value.encode()) <= MAX_HEADER_BYTES
-    }
-    return Response(payload, headers=encoded, media_type="application/octet-stream")
+    """Return a payload with headers whose names keep their case: the Java client looks for properties by it.
+
+    Values that no header can have are left out.
+    """
+    response = Response(payload, media_type="application/octet-stream")
+    encoded = {name: _header_value(value) for name, value in headers.items() if value.isprintable()}
+    response.raw_headers += [(name.encode(), value) for name, value in encoded.items() if len(value) <= MAX_HEADER_BYTES]
+    return response
+
+
+def _header_value(text: str) -> bytes:
+    """Encode the value of a header in Latin-1, as brokers do, and in UTF-8 if it has other characters."""
+    try:
+        return text.encode("latin-1")
+    except UnicodeEncodeError:
+        return text.encode()
