@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from mqbridge.adapter.numbering import OffsetNumbering
 from mqbridge.adapter.topics import Bounds
-from mqbridge.message import Message, Unit
+from mqbridge.message import Message, Position, Unit
 from mqbridge.pulsar.server.web.positions import position_after
 from mqbridge.pulsar.server.web.served import ConsumerView, ProducerView, SubscriptionView
 from mqbridge.pulsar.wire.entry import stored_entry
@@ -227,6 +227,23 @@ async def test_messages_that_cannot_be_counted_are_not_skipped(tmp_path: Path) -
         assert {name: each["msgBacklog"] for name, each in found.items()} == {"begin": -1, "end": 0}
         await web.call("POST", "t/subscription/begin/skip_all", status=204)
         assert await web.committed("t", "begin") == {0: 3}
+
+
+class Unknown(Uncounted):
+    """Numbers of a cluster that does not know the positions of an empty partition."""
+
+    def number(self, position: Position) -> int:
+        raise ValueError(f"{position} has no number")
+
+
+async def test_the_ids_of_an_empty_partition_may_be_unknown(tmp_path: Path) -> None:
+    async with web_bench(tmp_path, numbering=Unknown()) as web:
+        await web.call("PUT", "t", status=204)
+        await web.call("PUT", "t/subscription/s", status=204)
+        last = await web.call("GET", "t/lastMessageId")
+        assert (last["ledgerId"], last["entryId"]) == (-1, -1)
+        internal = await web.call("GET", "t/internalStats")
+        assert (internal["lastConfirmedEntry"], internal["cursors"]["s"]["markDeletePosition"]) == ("-1:-1", "-1:-1")
 
 
 async def test_odd_metadata_is_shown(tmp_path: Path) -> None:

@@ -10,11 +10,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from mqbridge.listener.server import Services
+from mqbridge.message import Position
 from mqbridge.pulsar.server.message_ids import MessageIds
 from mqbridge.pulsar.server.web.served import ServedTopics
+from mqbridge.pulsar.wire.ids import EntryId
 
 MAX_CALLS = 16
 """Maximum number of requests to the cluster at once for one HTTP request."""
+
+NO_ENTRY_ID: EntryId = (-1, -1)
+"""The id of an empty partition of a cluster that does not know where its next message will be."""
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
@@ -35,6 +40,13 @@ class WebContext:
     def ids(self) -> MessageIds:
         """Message ids of the listener."""
         return MessageIds(self.services.numbering)
+
+    def id_of(self, position: Position) -> EntryId:
+        """Return the id of the entry that begins at a position; NO_ENTRY_ID for one before all entries, which has no number."""
+        try:
+            return self.ids.entry_id(self.services.numbering.number(position))
+        except ValueError:
+            return NO_ENTRY_ID
 
     def service_url(self, request: Request) -> str:
         """Return the service URL of the binary protocol."""

@@ -53,7 +53,7 @@ class MessagePages:
         target, partition = await find_partition(context, request)
         bounds = await context.services.partitions.bounds(target.topic, partition)
         _check_last_known(bounds)
-        ledger, entry = context.ids.entry_id(context.services.numbering.number(bounds.next))[0], NO_ENTRY
+        ledger, entry = context.id_of(bounds.next)[0], NO_ENTRY
         if bounds.last is not None and (units := await read_units(context, target.topic, partition, bounds.last, 1)):
             ledger, entry = context.ids.entry_id(units[-1].number)
         return json_response(_id(ledger, entry, target.name.partition_index))
@@ -64,7 +64,7 @@ class MessagePages:
         time_ms = number_in_path(request, "timestamp")
         target, partition = await find_partition(context, request)
         position = await context.services.partitions.position_at(target.topic, partition, time_ms)
-        ledger, entry = context.ids.entry_id(context.services.numbering.number(position))
+        ledger, entry = context.id_of(position)
         return json_response(_id(ledger, entry, target.name.partition_index))
 
     async def _peek(self, request: Request) -> Response:

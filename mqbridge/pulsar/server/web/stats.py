@@ -123,7 +123,7 @@ class StatsPages:
         bounds, committed = await self._bounds(target), await self._committed(target)
         internal: dict[int, Stats] = {}
         for partition, limits in bounds.items():
-            ledger, after_last = self._id(limits.next)
+            ledger, after_last = self._context.id_of(limits.next)
             count = limits.message_count if self._context.services.numbering.dense else None
             cursors = {
                 quote_plus(name): self._cursor(positions[partition])
@@ -134,19 +134,21 @@ class StatsPages:
             internal[partition] = {
                 "entriesAddedCounter": UNKNOWN if count is None else after_last,
                 "numberOfEntries": entries,
-                "lastConfirmedEntry": f"{ledger}:{after_last - 1}",
+                "lastConfirmedEntry": _before(ledger, after_last),
                 "state": "LedgerOpened",
                 "ledgers": [{"ledgerId": ledger, "entries": entries, "size": UNKNOWN, "offloaded": False}],
                 "cursors": cursors,
             }
         return internal
 
-    def _id(self, position: Position) -> tuple[int, int]:
-        return self._context.ids.entry_id(self._context.services.numbering.number(position))
-
     def _cursor(self, committed: Position) -> Stats:
-        ledger, entry = self._id(committed)
-        return {"markDeletePosition": f"{ledger}:{entry - 1}", "readPosition": f"{ledger}:{entry}", "state": "Open"}
+        ledger, entry = self._context.id_of(committed)
+        return {"markDeletePosition": _before(ledger, entry), "readPosition": f"{ledger}:{entry}", "state": "Open"}
+
+
+def _before(ledger: int, entry: int) -> str:
+    """Return the id of the entry before this one as text; before the first one it is -1, as at a broker."""
+    return f"{ledger}:{max(entry - 1, -1)}"
 
 
 def _topic(publishers: Sequence[ProducerView], subscriptions: Mapping[str, Stats]) -> Stats:
