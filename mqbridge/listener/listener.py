@@ -122,6 +122,7 @@ class Listener:
                 may_manage=settings.manage,
                 deduplicates=settings.deduplicate,
                 advertise=settings.advertise,
+                port=lambda: self.port.port,
             )
         )
         self.port = ListeningPort(

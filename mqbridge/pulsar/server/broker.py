@@ -40,6 +40,8 @@ MAX_LIMIT = DEFAULT_MAX_MESSAGE_SIZE + FRAME_PADDING
 """Maximum size of an entry, where the backing has no limit or does not tell it."""
 MAX_SUBSCRIPTIONS = 20_000
 """Maximum number of subscriptions, counted by partition; each holds up to one batch of messages."""
+CLOSED_TOPIC_S = 1.0
+"""How long a topic that was closed refuses clients: one that came back at once would disturb its deletion."""
 MAX_NAME_CHARS = 1000
 """Maximum length of the names of subscriptions, consumers and producers."""
 SHARING = {
@@ -107,6 +109,8 @@ class Broker:
         self.schemas = Schemas(services.definitions)
         self.refused_requests = 0
         self.is_draining = False
+        self._closed_until: dict[str, float] = {}
+        """Topics that were closed a moment ago, with the loop time until which they stay so."""
         self.producers: dict[PartitionKey, PartitionProducers] = {}
         self.subscriptions: dict[tuple[PartitionKey, str], ServedSubscription] = {}
         """The durable subscriptions, by partition and name."""
@@ -126,8 +130,11 @@ class Broker:
         if self.is_draining:
             raise RequestRefused("the listener is being stopped", RefusalReason.NOT_READY)
         requested = parse_requested(name)
-        if self.services.topics.backing_name(requested.name) is None:
+        backing = self.services.topics.backing_name(requested.name)
+        if backing is None:
             raise RequestRefused(f"topic {requested.name} is not served here", RefusalReason.TOPIC_MISSING)
+        if self._closed_until.get(backing, 0.0) > asyncio.get_running_loop().time():
+            raise RequestRefused(f"topic {requested.name} is being closed", RefusalReason.NOT_READY)
 
     async def partition_count(self, name: str, *, create: bool) -> int:
         """Return the number of partitions of a topic, 0 if it is not partitioned; with `create`, a missing one may be created.
@@ -313,7 +320,7 @@ class Broker:
                     raise RequestRefused("the consumer was closed while it was opened", RefusalReason.NOT_READY)
                 subscription.add(request.subType, consumer)
             finally:
-                self._end_if_unused(subscription)
+                self.end_if_unused(subscription)
         return subscription
 
     @asynccontextmanager
@@ -338,7 +345,7 @@ class Broker:
         subscription = ServedSubscription(
             request.subscription, partition.topic.name, partition.shown_index, feed, self.message_ids, is_durable=True
         )
-        subscription.on_empty = lambda: self._end_if_unused(subscription)
+        subscription.on_empty = lambda: self.end_if_unused(subscription)
         self.subscriptions[(partition.topic.backing, partition.index), request.subscription] = subscription
         self._partition_of[subscription] = partition
         return subscription
@@ -358,11 +365,11 @@ class Broker:
         subscription = ServedSubscription(
             request.subscription, partition.topic.name, partition.shown_index, feed, self.message_ids, is_durable=False
         )
-        subscription.on_empty = lambda: self._end_if_unused(subscription)
+        subscription.on_empty = lambda: self.end_if_unused(subscription)
         self._partition_of[subscription] = partition
         self.readers.add(subscription)
         if consumer.state is ConsumerState.CLOSED:
-            self._end_if_unused(subscription)
+            self.end_if_unused(subscription)
             raise RequestRefused("the consumer was closed while it was opened", RefusalReason.NOT_READY)
         subscription.add(request.subType, consumer)
         return subscription
@@ -384,9 +391,9 @@ class Broker:
         consumer.delivered_messages = consumer.delivered_bytes = consumer.redelivered_messages = 0
         if subscription is not None:
             subscription.remove(consumer)
-            self._end_if_unused(subscription)
+            self.end_if_unused(subscription)
 
-    def _end_if_unused(self, subscription: ServedSubscription) -> None:
+    def end_if_unused(self, subscription: ServedSubscription) -> None:
         """End a subscription that has no consumers; its group stays."""
         if subscription.consumers or subscription.state is not SubscriptionState.OPEN:
             return
@@ -415,7 +422,7 @@ class Broker:
         subscription.remove(consumer)
         if others:
             subscription.send_away()
-        self._end_if_unused(subscription)
+        self.end_if_unused(subscription)
         if subscription.is_durable:
             key = (partition.topic.backing, partition.index), subscription.name
             async with self._locked(key):
@@ -444,7 +451,7 @@ class Broker:
             except LaneRevoked as error:
                 raise RequestRefused(str(error), RefusalReason.NOT_READY) from error
             finally:
-                self._end_if_unused(subscription)
+                self.end_if_unused(subscription)
 
     async def _seek_target(self, partition: OpenPartition, request: pb.CommandSeek) -> Position:
         partitions = self.services.partitions
@@ -472,6 +479,29 @@ class Broker:
         if partition is None:
             raise RequestRefused("the subscription has ended", RefusalReason.NOT_READY)
         return await find_last(self.services, self.message_ids, partition, subscription.feed)
+
+    # --- closing --------------------------------------------------------------------------------------------------------
+
+    def subscriptions_of(self, backing: str, partition: int) -> list[ServedSubscription]:
+        """Return the open subscriptions of a partition."""
+        return [
+            each
+            for each in self.all_subscriptions()
+            if each.feed.key.topic == backing and self._partition_of[each].index == partition
+        ]
+
+    def close_topic(self, backing: str) -> None:
+        """Close all producers and consumers of a topic, and refuse new ones for CLOSED_TOPIC_S, while it is deleted."""
+        now = asyncio.get_running_loop().time()
+        self._closed_until = {topic: until for topic, until in self._closed_until.items() if until > now}
+        self._closed_until[backing] = now + CLOSED_TOPIC_S
+        for producer, ((topic, _), _) in list(self._owned.items()):
+            if topic == backing:
+                producer.link.drop_producer(producer.id)
+        for subscription in list(self.all_subscriptions()):
+            if subscription.feed.key.topic == backing:
+                subscription.send_away()
+                self.end_if_unused(subscription)
 
     # --- counts -----------------------------------------------------------------------------------------------------------
 
