@@ -97,7 +97,8 @@ class Listener:
         self._dead_letters: DeadLetters | None = None
         self._dead_letters_lock = asyncio.Lock()
         limits = FeedLimits(self.unacknowledged, settings.unacknowledged_span)
-        partitions = Partitions(cluster, settings.name, system.unit_format, limits)
+        self._system = system
+        self._partitions = partitions = Partitions(cluster, settings.name, system.unit_format, limits)
         self.topics = ListenedTopics(
             cluster,
             TopicTemplate(settings.topics),
@@ -106,14 +107,27 @@ class Listener:
         )
         self.publishers = Publishers(cluster, self.in_flight, self._open_dead_letters, in_order=system.answers_in_order)
         self.groups = self._make_groups(partitions, store, member)
-        self.server: ProtocolServer = system.make(
+        self.server = self._make_server()
+        self.port = ListeningPort(
+            settings.host,
+            settings.port,
+            lambda: self.server.make_session(),  # noqa: PLW0108 - `start` replaces the server
+            ListenLimits(settings.connections, HANDSHAKE_S),
+            self.server.refusal,
+        )
+        self.web_port = None if settings.web is None or self.server.web is None else HttpServer(*settings.web)
+
+    def _make_server(self) -> ProtocolServer:
+        """Make the server: some capabilities of the cluster are known only once it is connected, so `start` does it again."""
+        settings, cluster = self.settings, self._cluster
+        return self._system.make(
             Services(
                 name=settings.name,
                 cluster=cluster.name,
                 topics=self.topics,
                 publishers=self.publishers,
                 groups=self.groups,
-                partitions=partitions,
+                partitions=self._partitions,
                 in_flight=self.in_flight,
                 numbering=cluster.numbering,
                 max_message_bytes=cluster.capabilities.max_message_bytes,
@@ -122,14 +136,6 @@ class Listener:
                 advertise=settings.advertise,
             )
         )
-        self.port = ListeningPort(
-            settings.host,
-            settings.port,
-            self.server.make_session,
-            ListenLimits(settings.connections, HANDSHAKE_S),
-            self.server.refusal,
-        )
-        self.web_port = None if settings.web is None or self.server.web is None else HttpServer(*settings.web)
 
     def _make_groups(self, partitions: Partitions, store: GroupStore | None, member: str) -> Groups:
         settings, cluster = self.settings, self._cluster
@@ -156,6 +162,7 @@ class Listener:
 
     async def start(self) -> None:
         """Serve clients. Raises ClusterError if the server cannot start; the caller may call this again."""
+        self.server = self._make_server()
         await self.server.start()
         if self.state is not ListenerState.BOUND:
             raise LocalProtocolError(f"listener {self.settings.name} is {self.state.value}")
