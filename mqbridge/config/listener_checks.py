@@ -53,7 +53,7 @@ def listener_errors(document: Document, systems: Mapping[str, ListenedSystem]) -
         errors += _open_errors(document, path, listener, systems)
         if listener.get("groups") == "own" and data.get("state") is None:
             problem = "`groups: own` needs the top-level option `state`: this gateway keeps the groups beside that file"
-            errors.append(document.error((*path, "groups"), problem, "Set state: FILE, or write groups: backing"))
+            errors.append(document.error((*path, "groups"), problem, "Set state: FILE (--state), or write groups: backing"))
     return [*errors, *_address_errors(document, data.get("http"), listeners, systems)]
 
 
@@ -67,7 +67,13 @@ def _system_errors(
     if name not in systems:
         problem = f"there is no listener for clients of the system {name!r}"
         yield document.error((*path, "system"), problem, nearest(name, systems))
-    elif listener.get("web") is not None and (system := _find(listener, systems)) is not None and system.web_port is None:
+        return
+    try:
+        has_web = systems[name].web_port is not None
+    except ConfigError as error:
+        yield document.error((*path, "system"), error.problem, error.hint)
+        return
+    if listener.get("web") is not None and not has_web:
         yield document.error((*path, "web"), f"a listener for {name} clients has no web address", "Remove it")
 
 
@@ -83,7 +89,7 @@ def _open_errors(
                 bound.path,
                 f"other machines can reach {bound.host}, and listeners do not authenticate: whoever connects may read and write "
                 "all topics of the listener",
-                "Listen at 127.0.0.1, or set open: true if only trusted clients can reach the address",
+                "Listen at 127.0.0.1, or set open: true (--open) if only trusted clients can reach the address",
             )
 
 
@@ -137,6 +143,9 @@ def _address(path: KeyPath, text: Any) -> Iterator[_BoundAddress]:
 
 
 def _find(listener: Mapping[str, Any], systems: Mapping[str, ListenedSystem]) -> ListenedSystem | None:
-    """Return the system of a listener; None if it is unknown."""
+    """Return the system of a listener; None if it is unknown, or cannot be loaded."""
     name = listener.get("system")
-    return systems[name] if isinstance(name, str) and name in systems else None
+    try:
+        return systems[name] if isinstance(name, str) and name in systems else None
+    except ConfigError:
+        return None
