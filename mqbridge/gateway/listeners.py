@@ -66,6 +66,11 @@ class ListenerRunner:
         """Why it could not be started, or bound again."""
         self._task: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
+        settings = listener.settings
+        self.address = _address_text(settings.host, settings.port)
+        """The address at which clients connect: HOST:PORT, from `bind` on with the bound port."""
+        self.web_address = None if settings.web is None else _address_text(*settings.web)
+        """The address of the HTTP interface, in the same form; None if it is not served."""
 
     @property
     def name(self) -> str:
@@ -76,17 +81,6 @@ class ListenerRunner:
     def state(self) -> ListenerState:
         """The listener's state."""
         return self.listener.state
-
-    @property
-    def address(self) -> str:
-        """The address at which clients connect: HOST:PORT, with the bound port."""
-        return _address_text(self.listener.settings.host, self.listener.port.port or self.listener.settings.port)
-
-    @property
-    def web_address(self) -> str | None:
-        """The address of the HTTP interface; None if it is not served."""
-        web, port = self.listener.settings.web, self.listener.web_port
-        return None if web is None or port is None else _address_text(web[0], port.port or web[1])
 
     @property
     def problem(self) -> str | None:
@@ -101,6 +95,9 @@ class ListenerRunner:
         """Bind the ports, and warn if other machines can reach them. Raises ConfigError."""
         self.listener.bind()
         settings = self.listener.settings
+        self.address = _address_text(settings.host, self.listener.port.port)
+        if settings.web is not None and self.listener.web_port is not None:
+            self.web_address = _address_text(settings.web[0], self.listener.web_port.port)
         for host in {settings.host, *(() if settings.web is None else (settings.web[0],))}:
             if not is_loopback(host):
                 log.warning(
