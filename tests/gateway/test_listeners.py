@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,9 @@ from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
-def free_port() -> Iterator[int]:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
-    yield port
+        return int(held.getsockname()[1])
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ async def running(
     """Run a gateway; stop and drain it at the end, and check that it leaves no task."""
     before = asyncio.all_tasks()
     if file is not None:
-        file.write_text(yaml.safe_dump(config))
+        write(file, config)
     gateway = Gateway(from_dict(config, adapters=ADAPTERS, servers=SERVERS), ADAPTERS, file, servers=SERVERS)
     task = asyncio.ensure_future(gateway.run(until_idle_s))
     try:
@@ -77,8 +76,12 @@ async def serving(gateway: Gateway, name: str = "app") -> str:
     return named(gateway, name).address
 
 
-async def reload(gateway: Gateway, file: Path, config: dict[str, Any]) -> dict[str, Any]:
+def write(file: Path, config: dict[str, Any]) -> None:
     file.write_text(yaml.safe_dump(config))
+
+
+async def reload(gateway: Gateway, file: Path, config: dict[str, Any]) -> dict[str, Any]:
+    write(file, config)
     return (await gateway.reloader.reload()).as_dict()
 
 
