@@ -284,7 +284,8 @@ async def test_own_groups_that_a_reload_brings_need_a_state_file_from_the_start(
         config["state"] = str(tmp_path / "s.db")
         (problem,) = (await reload(gateway, file, config))["problems"]
         assert problem == (
-            "listeners.own.groups: `groups: own` needs the state file, and `state` takes effect only at a start. Restart the gateway"
+            "listeners.own.groups: `groups: own` needs the state file, and `state` takes effect only at a start. "
+            "Restart the gateway"
         )
         assert named(gateway).state is ListenerState.SERVING
 
