@@ -76,6 +76,7 @@ check: $(VENV)/.dev ## run ruff, mypy, the rules of imports and of the test tree
 	$(BIN)/python -m tools.configuration_page --check
 	$(BIN)/python -m tools.metrics_page --check
 	$(BIN)/python -m tools.mapping_page --check
+	$(BIN)/python -m tools.listeners_page --check
 	$(BIN)/python -m tools.command_page --check
 	$(BIN)/python -m tools.spark_options_page --check
 	$(BIN)/python -m tools.architecture_page --check
@@ -165,6 +166,7 @@ generate: $(VENV)/.dev ## generate the protobuf modules and the reference pages
 	@$(BIN)/python -m tools.configuration_page --write
 	@$(BIN)/python -m tools.metrics_page --write
 	@$(BIN)/python -m tools.mapping_page --write
+	@$(BIN)/python -m tools.listeners_page --write
 	@$(BIN)/python -m tools.command_page --write
 	@$(BIN)/python -m tools.spark_options_page --write
 	@$(BIN)/python -m tools.architecture_page --write

@@ -49,6 +49,8 @@ class _Member:
         self.membership: SharedMembership | None = None
         self.joining: asyncio.Task[None] | None = None
         self.is_leaving = False
+        self.is_to_be_deleted = False
+        """True if the group was deleted in a partition; it is deleted when it has no users in the others either."""
         self.left = asyncio.Event()
         """Set when the group was left."""
 
@@ -78,6 +80,7 @@ class BackingGroups:
             member = self._members[key] = _Member(topic, group)
             member.joining = spawn(self._join(member, key, start, sharing), f"join of {key}", log_errors=False)
         member.users += 1
+        member.is_to_be_deleted = False
         if member.linger is not None:
             member.linger.cancel()
             member.linger = None
@@ -171,7 +174,11 @@ class BackingGroups:
 
     def _drop_user(self, key: MemberKey, member: _Member) -> None:
         member.users -= 1
-        if not member.users and self._members.get(key) is member and not member.is_leaving:
+        if member.users or self._members.get(key) is not member or member.is_leaving:
+            return
+        if member.is_to_be_deleted:
+            spawn(self.delete(member.topic, member.group), f"deletion of {key}")
+        else:
             member.linger = asyncio.get_running_loop().call_later(
                 LINGER_S, lambda: spawn(self._leave(key, member), f"leaving {key}")
             )
@@ -217,10 +224,13 @@ class BackingGroups:
         elif not await self.exists(topic, group):
             await self._ensure_positions(topic, backing, start)
 
-    async def delete(self, topic: ListenedTopic, group: str) -> None:
+    async def delete(self, topic: ListenedTopic, group: str, partition: int | None = None) -> None:
         """Delete a group; refused while it has consumers here, or members elsewhere."""
         key = topic.backing, self._names.backing_name(topic, group)
         if (member := self._members.get(key)) is not None:
+            if member.users and partition is not None:
+                member.is_to_be_deleted = True
+                return
             if member.users:
                 raise RequestRefused(f"the group {group} has consumers", RefusalReason.BUSY)
             await self._leave(key, member)

@@ -37,6 +37,7 @@ class Delivered:
     message     the message, if there is no unit
     remaining   bits of the messages that are not acknowledged
     deliveries  number of deliveries before this one that count
+    taker       whoever has taken it may note itself here; the feed does not use it
     size        bytes of its content
     """
 
@@ -52,6 +53,7 @@ class Delivered:
         "remaining",
         "size",
         "state",
+        "taker",
         "unit",
     )
 
@@ -72,6 +74,7 @@ class Delivered:
         self.end_index = first_index + self.remaining.bit_count()
         """Index in the batch after its last message; messages that are left out of the batch do not count."""
         self.state = State.QUEUED
+        self.taker: object | None = None
 
     @property
     def acknowledged(self) -> int:

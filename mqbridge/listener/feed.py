@@ -503,6 +503,11 @@ class Feed:
         """Return what is acknowledged, as it is recorded; None while the position of the group is not known."""
         return self._progress.state(self._units, self._last)
 
+    async def recorded(self) -> None:
+        """Wait until what is acknowledged now is in the state file, if there is one. Raises ClusterError if it is not in time."""
+        if self._store is not None:
+            await self._store.written(self.key)
+
     # --- seek ---------------------------------------------------------------------------------------------------------
 
     async def seek(self, position: Position) -> None:

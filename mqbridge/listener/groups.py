@@ -48,8 +48,11 @@ class Groups(Protocol):
     async def create(self, topic: ListenedTopic, group: str, start: GroupStart) -> None:
         """Create a group that begins there; do nothing if it exists."""
 
-    async def delete(self, topic: ListenedTopic, group: str) -> None:
-        """Delete a group in this topic. Refused with BUSY while it has consumers."""
+    async def delete(self, topic: ListenedTopic, group: str, partition: int | None = None) -> None:
+        """Delete a group in this topic, or in one partition of it. Refused with BUSY while it has consumers there.
+
+        Where the group is one of the cluster, it is deleted as a whole, when its last partition is.
+        """
 
     async def move(self, topic: ListenedTopic, group: str, positions: Mapping[int, Position]) -> None:
         """Move a group to these positions, by partition index."""

@@ -113,9 +113,10 @@ class OwnGroups:
                     self._record(key, await self._partitions.position_of(topic, partition, start))
                     await self._store.written(key)
 
-    async def delete(self, topic: ListenedTopic, group: str) -> None:
+    async def delete(self, topic: ListenedTopic, group: str, partition: int | None = None) -> None:
         """Delete a group; refused while it has consumers."""
-        keys = [self._partitions.key(topic, partition, group) for partition in topic.partitions]
+        indexes = topic.partitions if partition is None else [partition]
+        keys = [self._partitions.key(topic, index, group) for index in indexes]
         if any(self._users[key] for key in keys):
             raise RequestRefused(f"the group {group} has consumers", RefusalReason.BUSY)
         for key in keys:

@@ -121,9 +121,9 @@ class Publisher:
     def publish(self, partition: int, batch: Batch, done: Done) -> Publication:
         """Store a batch, without waiting; `done` gets the answer, never before this returns.
 
-        With `last_sequence`, the position of message k of the batch is (sequence + k,).
+        With `last_sequence`, the position of message k of the batch is (sequence + k,); one without positions is not numbered.
         """
-        last = -1 if self.last_sequence is None else batch.first[0] + batch.count - 1
+        last = -1 if self.last_sequence is None or not batch.first else batch.first[0] + batch.count - 1
         publication = Publication(partition, batch, done, last)
         self._pending[publication] = None
         self._all_answered.clear()
@@ -140,7 +140,7 @@ class Publisher:
         if self.state is not State.OPEN:
             problem = ClusterError(f"the producer of {self._topic} is {self.state.value}")
             self._resolve_soon(publication, Stored(problem=problem))
-        elif self.last_sequence is None:
+        elif self.last_sequence is None or publication.last < 0:
             self._send_share(publication, Share(publication.batch))
         elif publication.last <= self.last_sequence:
             self._resolve_soon(publication, Stored(is_duplicate=True))

@@ -107,6 +107,11 @@ class ListenedTopics:
         """True if clients may create topics."""
         return self._create_partitions is not None
 
+    @property
+    def creates_one_partition(self) -> bool:
+        """True if topics that clients create have one partition."""
+        return self._create_partitions == 1
+
     def backing_name(self, name: str) -> str | None:
         """Return the name that a topic of clients has in the cluster, whether it exists or not; None if it cannot exist."""
         found = self._template.match(name)

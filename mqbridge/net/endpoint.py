@@ -194,6 +194,19 @@ class Endpoint(asyncio.Protocol):
             if not self._reading_paused_by and self._transport is not None and self.alive:
                 self._transport.resume_reading()
 
+    @property
+    def is_reading_paused(self) -> bool:
+        """True while nothing is read from the peer, for whatever reason."""
+        return bool(self._reading_paused_by)
+
+    @property
+    def local_address(self) -> str:
+        """Our own address of the connection, `host:port`, in brackets if it is an IPv6 address; `?` once it has ended."""
+        if self._transport is None:
+            return "?"
+        host, port, *_ = self._transport.get_extra_info("sockname") or ("?", 0)
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def send(self, *pieces: bytes | memoryview) -> None:

@@ -67,9 +67,19 @@ BY_NUMBER = {code.number: code for code in TABLE}
 UNKNOWN = 0
 AUTHENTICATION = 3
 AUTHORIZATION = 4
-TOPIC_NOT_FOUND = 11
+CONSUMER_BUSY = 5
 SERVICE_NOT_READY = 6
+CHECKSUM = 9
+TOPIC_NOT_FOUND = 11
+SUBSCRIPTION_NOT_FOUND = 12
 TERMINATED = 15
+PRODUCER_BUSY = 16
+INVALID_TOPIC_NAME = 17
+INCOMPATIBLE_SCHEMA = 18
+CONSUMER_ASSIGN = 19
+NOT_ALLOWED = 22
+PRODUCER_FENCED = 25
+METADATA = 1
 NOT_PERMITTED = frozenset({AUTHORIZATION, 5, 19, 22, 25})
 """Codes of what may be permitted later without a change of the client: permissions, limits, types of subscriptions."""
 

@@ -1,0 +1,1 @@
+"""The server for Pulsar clients."""

@@ -1,0 +1,485 @@
+"""What all connections of the server share: the producers and the subscriptions of every partition, and requests about topics."""
+
+import asyncio
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from mqbridge.adapter.inbound import Sharing, Start
+from mqbridge.errors import LaneRevoked, MqbridgeError, RefusalReason, RequestRefused
+from mqbridge.listener.groups import GroupStart
+from mqbridge.listener.publishers import sender_partition
+from mqbridge.listener.server import ServerCounts, Services
+from mqbridge.message import Position
+from mqbridge.net.tasks import spawn
+from mqbridge.pulsar.server.consumer import ClientLink, ConsumerState, ServedConsumer
+from mqbridge.pulsar.server.dispatchers import SLOTS
+from mqbridge.pulsar.server.last_message import LastMessage, find_last
+from mqbridge.pulsar.server.message_ids import MessageIds
+from mqbridge.pulsar.server.producer import ProducerState, ServedProducer
+from mqbridge.pulsar.server.producers import PartitionProducers, ProducerFenced
+from mqbridge.pulsar.server.refusals import CodedRefusal
+from mqbridge.pulsar.server.subscription import ServedSubscription, SubscriptionState, Types
+from mqbridge.pulsar.server.topic_names import OpenPartition, find_partition, parse_requested
+from mqbridge.pulsar.wire import codes, ids
+from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE, FRAME_PADDING
+from mqbridge.pulsar.wire.names import parse_topic
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.topic_lists import topics_hash
+from mqbridge.wire.bounded_pattern import BoundedPattern
+
+log = logging.getLogger(__name__)
+
+MAX_LIMIT = DEFAULT_MAX_MESSAGE_SIZE + FRAME_PADDING
+"""Maximum size of an entry, where the backing has no limit or does not tell it."""
+MAX_SUBSCRIPTIONS = 20_000
+"""Maximum number of subscriptions, counted by partition; each holds up to one batch of messages."""
+MAX_NAME_CHARS = 1000
+"""Maximum length of the names of subscriptions, consumers and producers."""
+SHARING = {
+    Types.Exclusive: Sharing.FAILOVER,
+    Types.Failover: Sharing.FAILOVER,
+    Types.Shared: Sharing.SHARED,
+    Types.Key_Shared: Sharing.KEY_SHARED,
+}
+"""How gateways share a group of the backing, by the type of the subscription. An exclusive one may have a gateway in reserve."""
+
+PartitionKey = tuple[str, int]
+"""A partition: the topic's name in the backing, and the index of the partition."""
+
+
+def compile_pattern(pattern: str) -> BoundedPattern | None:
+    """Return the pattern of a client, for names without their scheme; None if it is not understood: clients filter themselves."""
+    try:
+        return BoundedPattern(pattern.removeprefix("persistent://"))
+    except (ValueError, MqbridgeError) as error:
+        log.info("the pattern of a client is not understood, so it gets all topics: %s", error)
+        return None
+
+
+def check_wanted(producer: ServedProducer) -> None:
+    """Raise RequestRefused if a producer was closed while it was opened."""
+    if producer.state is ProducerState.CLOSED:
+        raise RequestRefused("the producer was closed while it was opened", RefusalReason.NOT_READY)
+
+
+def start_of(request: pb.CommandSubscribe) -> GroupStart:
+    """Return where a new subscription begins."""
+    if request.start_message_rollback_duration_sec:
+        return round((time.time() - request.start_message_rollback_duration_sec) * 1000)
+    return Start.EARLIEST if request.initialPosition == pb.CommandSubscribe.Earliest else Start.LATEST
+
+
+def check_ranges(subscription: ServedSubscription, consumer: ServedConsumer) -> None:
+    """Raise CodedRefusal if the hash ranges of a new consumer are invalid, or overlap those of another one."""
+    taken = [each for other in subscription.consumers for each in other.ranges]
+    for first, last in consumer.ranges:
+        if not 0 <= first <= last < SLOTS:
+            raise CodedRefusal(f"the hash range {first} to {last} is not within 0 to {SLOTS - 1}", codes.CONSUMER_ASSIGN)
+        if any(first <= end and begin <= last for begin, end in taken):
+            raise CodedRefusal(f"the hash range {first} to {last} overlaps that of another consumer", codes.CONSUMER_ASSIGN)
+        taken.append((first, last))
+
+
+class NamespaceTopics(NamedTuple):
+    """The topics of a namespace, sorted; `is_filtered` if a pattern was applied."""
+
+    names: list[str]
+    hash: str
+    is_filtered: bool
+
+
+class Broker:
+    """See the module."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self.message_ids = MessageIds(services.numbering)
+        limit = services.max_message_bytes
+        self.max_message_bytes = min(DEFAULT_MAX_MESSAGE_SIZE, (limit or MAX_LIMIT) - FRAME_PADDING)
+        """Maximum size of a payload, which clients are told. The backing's limit is one of the payload with its metadata."""
+        self.refused_requests = 0
+        self.is_draining = False
+        self.producers: dict[PartitionKey, PartitionProducers] = {}
+        self.subscriptions: dict[tuple[PartitionKey, str], ServedSubscription] = {}
+        """The durable subscriptions, by partition and name."""
+        self.readers: set[ServedSubscription] = set()
+        """The subscriptions that are not durable; each has one consumer."""
+        self._owned: dict[ServedProducer, tuple[PartitionKey, PartitionProducers]] = {}
+        self._partition_of: dict[ServedSubscription, OpenPartition] = {}
+        self._locks: dict[tuple[PartitionKey, str], tuple[asyncio.Lock, list[None]]] = {}
+        self._names = (f"{services.name}-{secrets.token_hex(4)}-{number}" for number in itertools.count())
+        self._ended = [0] * 5
+        """Totals of those that are gone: messages and bytes received, messages and bytes delivered, messages redelivered."""
+
+    # --- topics -----------------------------------------------------------------------------------------------------------
+
+    def check_serves(self, name: str) -> None:
+        """Raise RequestRefused if a topic of this name cannot be served now."""
+        if self.is_draining:
+            raise RequestRefused("the listener is being stopped", RefusalReason.NOT_READY)
+        requested = parse_requested(name)
+        if self.services.topics.backing_name(requested.name) is None:
+            raise RequestRefused(f"topic {requested.name} is not served here", RefusalReason.TOPIC_MISSING)
+
+    async def partition_count(self, name: str, *, create: bool) -> int:
+        """Return the number of partitions of a topic, 0 if it is not partitioned; with `create`, a missing one may be created.
+
+        A topic without partitions is created when a producer or a consumer needs it: so do brokers.
+        """
+        self.check_serves(name)
+        requested, topics = parse_requested(name), self.services.topics
+        topic = await topics.find(requested.name)
+        if topic is None:
+            if not create or not topics.can_create or requested.partition >= 0:
+                raise RequestRefused(f"topic {requested.name} does not exist", RefusalReason.TOPIC_MISSING)
+            if topics.creates_one_partition:
+                return 0
+            topic = await topics.find_or_create(requested.name)
+        if requested.partition >= 0:
+            return 0
+        return topic.count if topic.is_partitioned else 0
+
+    async def list_namespace(self, namespace: str, pattern: str | None) -> NamespaceTopics:
+        """Return the topics of a namespace, without their partitions, which clients ask for by themselves."""
+        matches = None if pattern is None else compile_pattern(pattern)
+        names = []
+        for name in await self.services.topics.names():
+            parsed = parse_topic(name)
+            if f"{parsed.tenant}/{parsed.namespace}" == namespace and (matches is None or matches.fullmatch(parsed.path)):
+                names.append(name)
+        return NamespaceTopics(names, topics_hash(names), matches is not None)
+
+    # --- schemas ----------------------------------------------------------------------------------------------------------
+
+    async def find_schema(self, name: str, version: bytes | None) -> tuple[pb.Schema, bytes]:
+        """Return a schema of a topic with its version; the latest one if `version` is None."""
+        raise CodedRefusal(f"topic {parse_requested(name).name} has no schema", codes.TOPIC_NOT_FOUND)
+
+    async def register_schema(self, name: str, schema: pb.Schema) -> bytes:
+        """Register a schema of a topic, and return its version."""
+        raise CodedRefusal(f"topic {parse_requested(name).name} has no schema", codes.TOPIC_NOT_FOUND)
+
+    # --- producers --------------------------------------------------------------------------------------------------------
+
+    def make_producer(self, connection: ClientLink, request: pb.CommandProducer) -> ServedProducer:
+        """Make a producer that is not open yet."""
+        name = request.producer_name[:MAX_NAME_CHARS]
+        is_named = bool(name) and request.user_provided_producer_name
+        producer = ServedProducer(
+            connection, request.producer_id, name or next(self._names), self.message_ids, epoch=request.epoch, is_named=is_named
+        )
+        producer.access_mode = request.producer_access_mode
+        if request.HasField("topic_epoch"):
+            producer.topic_epoch = request.topic_epoch
+        producer.on_failed = lambda: connection.drop_producer(producer.id)
+        return producer
+
+    async def open_producer(self, producer: ServedProducer, request: pb.CommandProducer, on_waiting: Callable[[], None]) -> bytes:
+        """Open a producer, and return the version of its schema; `on_waiting` is called if it has to wait for others.
+
+        Afterwards it is open, unless its client has closed it. Raises RequestRefused, ClusterError.
+        """
+        self.check_serves(request.topic)
+        partition = await find_partition(self.services.topics, request.topic, create=True)
+        version = b""
+        key = partition.topic.backing, partition.index
+        producers = self.producers.setdefault(key, PartitionProducers())
+        self._owned[producer] = key, producers
+        producers.users += 1
+        try:
+            if not await producers.add(producer, self._is_alive, self._send_away_producer):
+                on_waiting()
+                await producers.wait(producer)
+            check_wanted(producer)
+            sender = producer.name if producer.is_named and self.services.deduplicates else None
+            publisher = await self.services.publishers.open(partition.topic, partition.index, sender)
+            if request.initial_subscription_name:
+                group = request.initial_subscription_name[:MAX_NAME_CHARS]
+                await self.services.groups.create(partition.topic, group, Start.EARLIEST)
+            try:
+                check_wanted(producer)
+            except RequestRefused:
+                self.services.publishers.abandon(publisher)
+                raise
+        except ProducerFenced as error:
+            self._disown(producer)
+            raise CodedRefusal(str(error), codes.PRODUCER_FENCED) from error
+        except BaseException:
+            self._disown(producer)
+            raise
+        index = self.services.publishers.outbound_index(publisher, partition.index)
+        producer.opened(publisher, index, None if sender is None else sender_partition(partition.topic, sender))
+        return version
+
+    async def _is_alive(self, producer: ServedProducer) -> bool:
+        return await producer.link.is_alive()
+
+    def _send_away_producer(self, producer: ServedProducer) -> None:
+        producer.link.drop_producer(producer.id)
+
+    def _disown(self, producer: ServedProducer) -> None:
+        """Forget a producer."""
+        producer.state = ProducerState.CLOSED
+        if producer in self._owned:
+            key, producers = self._owned.pop(producer)
+            producers.remove(producer)
+            producers.users -= 1
+            if not producers.users:
+                del self.producers[key]
+            self._ended[0] += producer.received_messages
+            self._ended[1] += producer.received_bytes
+
+    async def close_producer(self, producer: ServedProducer) -> None:
+        """Close a producer at its client's request, once everything that it has sent is answered."""
+        publisher = producer.publisher
+        if publisher is not None and producer in self._owned:
+            await self.services.publishers.close(publisher)
+        self._disown(producer)
+
+    def drop_producer(self, producer: ServedProducer) -> None:
+        """Close a producer whose client is gone, or opens it again: what is not sent to the backing yet is not stored."""
+        is_owned = producer in self._owned
+        self._disown(producer)
+        if is_owned and producer.publisher is not None:
+            self.services.publishers.abandon(producer.publisher)
+
+    # --- consumers --------------------------------------------------------------------------------------------------------
+
+    def make_consumer(self, connection: ClientLink, request: pb.CommandSubscribe) -> ServedConsumer:
+        """Make a consumer that is not open yet."""
+        is_in_order = request.subType in (Types.Exclusive, Types.Failover)
+        ranges: tuple[tuple[int, int], ...] = ()
+        if request.subType == Types.Key_Shared and request.keySharedMeta.keySharedMode == pb.KeySharedMode.STICKY:
+            ranges = tuple((each.start, each.end) for each in request.keySharedMeta.hashRanges)
+        return ServedConsumer(
+            connection,
+            request.consumer_id,
+            request.consumer_name[:MAX_NAME_CHARS],
+            self.message_ids,
+            partition=parse_topic(request.topic).partition_index if "/" in request.topic else -1,
+            priority=request.priority_level,
+            epoch=request.consumer_epoch if is_in_order and request.HasField("consumer_epoch") else None,
+            ranges=ranges,
+        )
+
+    async def subscribe(self, consumer: ServedConsumer, request: pb.CommandSubscribe) -> ServedSubscription:
+        """Add a consumer to its subscription, which is opened if necessary. Raises RequestRefused, ClusterError."""
+        self.check_serves(request.topic)
+        if not request.subscription or len(request.subscription) > MAX_NAME_CHARS:
+            raise RequestRefused("the name of the subscription is empty or too long", RefusalReason.NOT_ALLOWED)
+        create = request.force_topic_creation
+        partition = await find_partition(self.services.topics, request.topic, create=create)
+        if not request.durable:
+            return await self._open_reader(partition, consumer, request)
+        key = (partition.topic.backing, partition.index), request.subscription
+        async with self._locked(key):
+            subscription = self.subscriptions.get(key)
+            if subscription is None:
+                subscription = await self._open_subscription(partition, request)
+            try:
+                await self._make_room(subscription, request.subType)
+                check_ranges(subscription, consumer)
+                if consumer.state is ConsumerState.CLOSED:
+                    raise RequestRefused("the consumer was closed while it was opened", RefusalReason.NOT_READY)
+                subscription.add(request.subType, consumer)
+            finally:
+                self._end_if_unused(subscription)
+        return subscription
+
+    @asynccontextmanager
+    async def _locked(self, key: tuple[PartitionKey, str]) -> AsyncIterator[None]:
+        """Hold the lock of a subscription, which is opened, moved and ended by one request at a time."""
+        lock, users = self._locks.setdefault(key, (asyncio.Lock(), []))
+        users.append(None)
+        try:
+            async with lock:
+                yield
+        finally:
+            users.pop()
+            if not users:
+                self._locks.pop(key, None)
+
+    async def _open_subscription(self, partition: OpenPartition, request: pb.CommandSubscribe) -> ServedSubscription:
+        if len(self.subscriptions) + len(self.readers) >= MAX_SUBSCRIPTIONS:
+            raise RequestRefused(f"the listener serves {MAX_SUBSCRIPTIONS} subscriptions already", RefusalReason.NOT_ALLOWED)
+        feed = await self.services.groups.open(
+            partition.topic, partition.index, request.subscription, start_of(request), SHARING[request.subType]
+        )
+        subscription = ServedSubscription(
+            request.subscription, partition.topic.name, partition.shown_index, feed, self.message_ids, is_durable=True
+        )
+        subscription.on_empty = lambda: self._end_if_unused(subscription)
+        self.subscriptions[(partition.topic.backing, partition.index), request.subscription] = subscription
+        self._partition_of[subscription] = partition
+        return subscription
+
+    async def _make_room(self, subscription: ServedSubscription, subscription_type: int) -> None:
+        """Find out if the consumer of an exclusive subscription is still there; one whose client is gone makes room."""
+        if subscription_type == Types.Exclusive == subscription.type and subscription.consumers:
+            await subscription.consumers[0].link.is_alive()
+
+    async def _open_reader(
+        self, partition: OpenPartition, consumer: ServedConsumer, request: pb.CommandSubscribe
+    ) -> ServedSubscription:
+        start: GroupStart | Position = start_of(request)
+        if request.HasField("start_message_id"):
+            start = self._start_at(request.start_message_id)
+        feed = await self.services.partitions.open_reader(partition.topic, partition.index, start, request.subscription)
+        subscription = ServedSubscription(
+            request.subscription, partition.topic.name, partition.shown_index, feed, self.message_ids, is_durable=False
+        )
+        subscription.on_empty = lambda: self._end_if_unused(subscription)
+        self._partition_of[subscription] = partition
+        self.readers.add(subscription)
+        if consumer.state is ConsumerState.CLOSED:
+            self._end_if_unused(subscription)
+            raise RequestRefused("the consumer was closed while it was opened", RefusalReason.NOT_READY)
+        subscription.add(request.subType, consumer)
+        return subscription
+
+    def _start_at(self, message_id: pb.MessageIdData) -> GroupStart | Position:
+        """Return where a message id is: at an entry, or at an end of the partition."""
+        entry = ids.entry_id(message_id)
+        if entry[0] < 0:
+            return Start.EARLIEST
+        position = self.message_ids.position_of(entry)
+        return Start.LATEST if position is None else position
+
+    def remove_consumer(self, consumer: ServedConsumer, subscription: ServedSubscription | None) -> None:
+        """Remove a consumer that was closed, or whose connection is lost."""
+        consumer.state = ConsumerState.CLOSED
+        self._ended[2] += consumer.delivered_messages
+        self._ended[3] += consumer.delivered_bytes
+        self._ended[4] += consumer.redelivered_messages
+        consumer.delivered_messages = consumer.delivered_bytes = consumer.redelivered_messages = 0
+        if subscription is not None:
+            subscription.remove(consumer)
+            self._end_if_unused(subscription)
+
+    def _end_if_unused(self, subscription: ServedSubscription) -> None:
+        """End a subscription that has no consumers; its group stays."""
+        if subscription.consumers or subscription.state is not SubscriptionState.OPEN:
+            return
+        partition = self._partition_of.pop(subscription, None)
+        if partition is None:
+            return
+        subscription.end()
+        if subscription.is_durable:
+            key = (partition.topic.backing, partition.index), subscription.name
+            if self.subscriptions.get(key) is subscription:
+                del self.subscriptions[key]
+            self.services.groups.release(subscription.feed)
+        else:
+            self.readers.discard(subscription)
+            spawn(subscription.feed.detach(), f"close of a reader of {subscription.topic}")
+
+    async def unsubscribe(self, consumer: ServedConsumer, subscription: ServedSubscription, *, force: bool) -> None:
+        """Delete the subscription of a consumer. Raises RequestRefused while it has others, unless `force` is True."""
+        if not force and subscription.consumers != [consumer]:
+            problem = "Unconnected or shared consumer attempting to unsubscribe"
+            raise CodedRefusal(problem, codes.METADATA)
+        partition = self._partition_of.get(subscription)
+        if partition is None:
+            return
+        others = [each for each in subscription.consumers if each is not consumer]
+        subscription.remove(consumer)
+        if others:
+            subscription.send_away()
+        self._end_if_unused(subscription)
+        if subscription.is_durable:
+            key = (partition.topic.backing, partition.index), subscription.name
+            async with self._locked(key):
+                if key not in self.subscriptions:
+                    await self.services.groups.delete(partition.topic, subscription.name, partition.index)
+
+    # --- positions --------------------------------------------------------------------------------------------------------
+
+    async def seek(self, subscription: ServedSubscription, request: pb.CommandSeek) -> None:
+        """Move a subscription to a message, or to a time, after which its client is told at once. Raises RequestRefused.
+
+        Clients subscribe again as soon as their consumers are closed. If a consumer was open again before its client hears that
+        the seek is done, the client would drop what it has received, and never ask for more. Raises ClusterError, too.
+        """
+        partition = self._partition_of.get(subscription)
+        if partition is None:
+            raise RequestRefused("the subscription has ended", RefusalReason.NOT_READY)
+        position = await self._seek_target(partition, request)
+        if not subscription.is_durable:  # the client subscribes again, and names the position itself
+            subscription.send_away()
+            return
+        key = (partition.topic.backing, partition.index), subscription.name
+        async with self._locked(key):  # a client that subscribes again meanwhile must hear of the seek first
+            try:
+                await subscription.seek(position)
+            except LaneRevoked as error:
+                raise RequestRefused(str(error), RefusalReason.NOT_READY) from error
+            finally:
+                self._end_if_unused(subscription)
+
+    async def _seek_target(self, partition: OpenPartition, request: pb.CommandSeek) -> Position:
+        partitions = self.services.partitions
+        if request.HasField("message_publish_time"):
+            return await partitions.position_at(partition.topic, partition.index, request.message_publish_time)
+        if not request.HasField("message_id"):
+            raise CodedRefusal("SEEK names neither a message nor a time", codes.METADATA)
+        start = self._start_at(request.message_id)
+        if isinstance(start, Start):
+            return await partitions.position_of(partition.topic, partition.index, start)
+        assert isinstance(start, tuple)  # noqa: S101 - an id is never a time
+        if request.message_id.ack_set:
+            first = ids.from_words(request.message_id.ack_set)
+            skipped = (first & -first).bit_length() - 1 if first else 0
+            number = self.services.numbering.number(start) + skipped
+            start = self.services.numbering.position(number)
+        bounds = await partitions.bounds(partition.topic, partition.index)
+        if not bounds.is_known:
+            return start
+        return min(max(start, bounds.first), bounds.next)
+
+    async def last_message_id(self, subscription: ServedSubscription) -> LastMessage:
+        """Return the id of the last message of a partition, and of the last one that the subscription has acknowledged."""
+        partition = self._partition_of.get(subscription)
+        if partition is None:
+            raise RequestRefused("the subscription has ended", RefusalReason.NOT_READY)
+        return await find_last(self.services, self.message_ids, partition, subscription.feed)
+
+    # --- counts -----------------------------------------------------------------------------------------------------------
+
+    def all_subscriptions(self) -> Iterator[ServedSubscription]:
+        """Return all open subscriptions."""
+        yield from self.subscriptions.values()
+        yield from self.readers
+
+    @property
+    def counts(self) -> ServerCounts:
+        """Present numbers and totals."""
+        consumers = [consumer for each in self.all_subscriptions() for consumer in each.consumers]
+        return ServerCounts(
+            len(self._owned),
+            len(consumers),
+            self._ended[0] + sum(each.received_messages for each in self._owned),
+            self._ended[1] + sum(each.received_bytes for each in self._owned),
+            self._ended[2] + sum(each.delivered_messages for each in consumers),
+            self._ended[3] + sum(each.delivered_bytes for each in consumers),
+            self._ended[4] + sum(each.redelivered_messages for each in consumers),
+            self.refused_requests,
+        )
+
+    def stats_of(
+        self, request_id: int, consumer: ServedConsumer, subscription: ServedSubscription
+    ) -> pb.CommandConsumerStatsResponse:
+        """Return statistics of a consumer; rates are not measured."""
+        return pb.CommandConsumerStatsResponse(
+            request_id=request_id,
+            consumerName=consumer.name,
+            availablePermits=max(0, consumer.permits),
+            unackedMessages=consumer.unacknowledged_messages,
+            blockedConsumerOnUnackedMsgs=False,
+            address=consumer.link.peer,
+            type=subscription.type_name,
+        )

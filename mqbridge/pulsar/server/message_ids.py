@@ -1,0 +1,54 @@
+"""Message ids that clients see: a ledger, an entry, and the index in a batch.
+
+Where the backing numbers its messages one by one, every id has the ledger LEDGER, and the entry is the number of the unit's first
+message. Elsewhere the id is made of the first two components of the position. So ids ascend as positions do, every gateway gives
+the same ones, and nothing has to be stored.
+"""
+
+from mqbridge.adapter.numbering import Numbering
+from mqbridge.message import Position
+from mqbridge.pulsar.wire.ids import EARLIEST, EntryId
+
+LEDGER = 1
+"""Ledger of all ids over a backing with dense numbers."""
+MAX_NUMBER = (1 << 63) - 1
+
+
+class MessageIds:
+    """Converts the numbers of units to entry ids and back."""
+
+    def __init__(self, numbering: Numbering) -> None:
+        self._numbering = numbering
+
+    def entry_id(self, number: int) -> EntryId:
+        """Return the id of the unit whose first message has this number."""
+        if self._numbering.dense:
+            return LEDGER, number
+        ledger, entry, *_ = self._numbering.position(number)
+        return ledger, entry
+
+    def id_of(self, position: Position) -> EntryId:
+        """Return the id of a unit that begins at this position."""
+        return self.entry_id(self._numbering.number(position))
+
+    def number_of(self, entry: EntryId) -> int:
+        """Return the number of the unit with this id.
+
+        An id that no unit can have gets the number before or after all others, so that it is ordered as clients order it.
+        """
+        ledger, index = entry
+        if ledger < 0 or entry == EARLIEST:
+            return 0
+        if self._numbering.dense:
+            return 0 if ledger < LEDGER else MAX_NUMBER if ledger > LEDGER else max(0, min(index, MAX_NUMBER))
+        try:
+            return self._numbering.number((ledger, max(0, index), 0))
+        except ValueError:
+            return MAX_NUMBER
+
+    def position_of(self, entry: EntryId) -> Position | None:
+        """Return the position of an id, where a reader can begin; None if it is after all that can be stored."""
+        number = self.number_of(entry)
+        if number == MAX_NUMBER:
+            return None
+        return self._numbering.position(number)

@@ -1,0 +1,125 @@
+"""A producer of a client: what it sends is stored by its publisher, and answered in order.
+
+OPENING   it is being opened, or waits until others have gone (access mode WaitForExclusive)
+OPEN      SEND is accepted
+CLOSED    by the client, by us, or because the connection was lost
+
+opened             OPENING -> OPEN
+close, fail        OPENING, OPEN -> CLOSED
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from enum import Enum
+
+from mqbridge.errors import Failure, RemoteProtocolError
+from mqbridge.listener.publisher import Publisher, Stored
+from mqbridge.message import Partition
+from mqbridge.pulsar.server.consumer import ClientLink
+from mqbridge.pulsar.server.entries import make_batch, receive_entry
+from mqbridge.pulsar.server.message_ids import MessageIds
+from mqbridge.pulsar.server.support import MARKERS
+from mqbridge.pulsar.wire import codes, ids, server_commands
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import CommandSend
+
+log = logging.getLogger(__name__)
+
+NO_ID: ids.EntryId = (-1, -1)
+"""The id in the receipt of an entry that was stored before, or whose position is not known."""
+
+
+class ProducerState(Enum):
+    """The state of a producer, see the module."""
+
+    OPENING = "opening"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class ServedProducer:
+    """See the module."""
+
+    def __init__(
+        self, link: ClientLink, producer_id: int, name: str, message_ids: MessageIds, *, epoch: int, is_named: bool
+    ) -> None:
+        """`is_named` is True if the user has given the name."""
+        self.state = ProducerState.OPENING
+        self.link, self.id, self.name, self.epoch, self.is_named = link, producer_id, name, epoch, is_named
+        self.access_mode = 0
+        self.topic_epoch: int | None = None
+        self.pending = 0
+        """Number of sends that are not answered."""
+        self.is_draining = False
+        """True if it accepts no more sends, because the listener stops; the client sends them again elsewhere."""
+        self.opened_at = time.time()
+        self.received_messages = self.received_bytes = 0
+        self.publisher: Publisher | None = None
+        self.on_failed: Callable[[], None] = lambda: None
+        """Called when a send has failed: the producer is closed, and its client opens it again."""
+        self._index = 0
+        self._source: Partition | None = None
+        self._ids, self._receipts = message_ids, server_commands.ReceiptEncoder(producer_id)
+
+    def opened(self, publisher: Publisher, index: int, source: Partition | None) -> None:
+        """Accept sends. `index` is the outbound's index of the partition; with a `source`, messages are numbered."""
+        self.publisher, self._index, self._source = publisher, index, source
+        self.state = ProducerState.OPEN
+
+    def send(self, command: CommandSend, data: bytes, entry_offset: int) -> None:
+        """Store an entry; it is answered when it is stored. Does nothing if the producer is not open."""
+        if self.state is not ProducerState.OPEN or self.publisher is None or self.is_draining:
+            return
+        sequence, highest = command.sequence_id, command.highest_sequence_id
+        try:
+            received = receive_entry(data, entry_offset)
+        except RemoteProtocolError as error:
+            self.link.send(server_commands.send_error(self.id, sequence, codes.CHECKSUM, str(error)))
+            return
+        if command.marker or received.metadata.HasField("marker_type"):
+            self.link.send(server_commands.send_error(self.id, sequence, codes.NOT_ALLOWED, MARKERS))
+            return
+        self.received_messages += received.count
+        self.received_bytes += len(received.unit.data)
+        self.pending += 1
+        self.link.pending_sends += 1
+        source = self._source
+        metadata = received.metadata
+        if source is not None and metadata.num_chunks_from_msg > 1 and metadata.chunk_id != metadata.num_chunks_from_msg - 1:
+            source = None  # all chunks of a message have one sequence id, and only the last one is compared, as brokers do
+        last = highest if highest > sequence else sequence + received.unit.message_count - 1
+        self.publisher.publish(
+            self._index,
+            make_batch(received, source, last),
+            lambda stored: self._on_stored(sequence, highest, stored),
+        )
+
+    def _on_stored(self, sequence: int, highest: int, stored: Stored) -> None:
+        """Answer a send."""
+        self.pending -= 1
+        self.link.pending_sends -= 1
+        self.link.on_answered()
+        if self.state is ProducerState.CLOSED:
+            return
+        if stored.problem is not None and stored.problem.failure is Failure.REFUSED:
+            # It is never stored, not even as a dead letter. With this code, the Java client fails the message to its application;
+            # others send it again until their own time-out.
+            problem = f"the message is never stored: {stored.problem}"
+            self.link.send(server_commands.send_error(self.id, max(sequence, highest), codes.NOT_ALLOWED, problem))
+            return
+        if stored.problem is not None:
+            # Most clients close their whole connection when they get SEND_ERROR. With CLOSE_PRODUCER they open the producer
+            # again, and send again everything that has no receipt, in order.
+            log.warning("producer %s of %s: a batch was not stored: %s", self.name, self.link.peer, stored.problem)
+            if self.state is ProducerState.OPEN:
+                self.on_failed()
+            return
+        first = stored.first
+        entry = self._ids.id_of(first) if first and not stored.is_duplicate else NO_ID
+        self.link.send(self._receipts.encode(sequence, highest, entry))
+
+    def send_away(self) -> None:
+        """Close: the client opens the producer again, and sends again what has no receipt."""
+        if self.state is not ProducerState.CLOSED:
+            self.state = ProducerState.CLOSED
+            self.link.send(server_commands.close_producer(self.id))

@@ -1,0 +1,267 @@
+"""A subscription of one partition: its feed, and the consumers that share it.
+
+    OPEN      consumers are added, and units are delivered to them
+    MOVING    a seek: consumers are sent away, and nothing is delivered until it has ended
+    ENDED     its feed was released; a consumer that comes later gets another subscription
+
+        seek begins         OPEN -> MOVING
+        seek ends           MOVING -> OPEN
+        end                 OPEN -> ENDED
+
+Whenever the feed forgets its units (a lost partition, a seek, a source that begins anew), what the clients have does not count
+any more. CLOSE_CONSUMER tells them to drop it and to subscribe again: otherwise they would process it a second time.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+
+from mqbridge.errors import RefusalReason, RequestRefused
+from mqbridge.listener.delivered import Delivered
+from mqbridge.listener.delivered import State as UnitState
+from mqbridge.listener.feed import Feed
+from mqbridge.message import Position
+from mqbridge.pulsar.server.consumer import ConsumerState, ServedConsumer
+from mqbridge.pulsar.server.dispatchers import Dispatcher, KeySharedDispatcher, OneConsumerDispatcher, SharedDispatcher
+from mqbridge.pulsar.server.message_ids import MessageIds
+from mqbridge.pulsar.wire import server_commands
+from mqbridge.pulsar.wire.hashing import murmur3_32
+from mqbridge.pulsar.wire.ids import EntryId, from_words, full_mask
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import CommandSubscribe, MessageIdData
+
+log = logging.getLogger(__name__)
+
+Types = CommandSubscribe
+"""Namespace of the subscription types, such as `Types.Shared`."""
+MAX_CONSUMERS = 1000
+"""Maximum number of consumers of a subscription in one partition."""
+
+
+class SubscriptionState(Enum):
+    """The state of a subscription, see the module."""
+
+    OPEN = "open"
+    MOVING = "moving"
+    ENDED = "ended"
+
+
+class ServedSubscription:
+    """See the module. The owner opens and releases the feed."""
+
+    def __init__(self, name: str, topic: str, partition: int, feed: Feed, message_ids: MessageIds, *, is_durable: bool) -> None:
+        """`topic` is its name for clients; `partition` is -1 if it is not partitioned."""
+        self.state = SubscriptionState.OPEN
+        self.name, self.topic, self.partition, self.feed, self.is_durable = name, topic, partition, feed, is_durable
+        self.type: int = Types.Exclusive
+        """The type that the present consumers have."""
+        self.consumers: list[ServedConsumer] = []
+        self._ids = message_ids
+        self._dispatcher: Dispatcher = self._make_dispatcher()
+        self._generation = feed.generation
+        self._stop_watching = feed.watch(self._on_feed)
+        self.on_empty: Callable[[], None] = lambda: None
+        """Called soon after all consumers were sent away."""
+        self._told_active: ServedConsumer | None = None
+        """The consumer that was told last that it is the active one."""
+
+    @property
+    def type_name(self) -> str:
+        """The name of its type, as in statistics of brokers."""
+        return Types.SubType.Name(self.type)
+
+    @property
+    def is_shared(self) -> bool:
+        """True if its consumers share the messages."""
+        return self.type in (Types.Shared, Types.Key_Shared)
+
+    # --- consumers ------------------------------------------------------------------------------------------------------
+
+    def check(self, subscription_type: int, consumer: ServedConsumer) -> None:
+        """Raise RequestRefused if a consumer of this type cannot be added."""
+        if not self.consumers:
+            return
+        if subscription_type != self.type:
+            raise RequestRefused(f"subscription {self.name} has consumers of another type", RefusalReason.BUSY)
+        if subscription_type == Types.Exclusive:
+            raise RequestRefused(f"exclusive subscription {self.name} has a consumer already", RefusalReason.BUSY)
+        if len(self.consumers) >= MAX_CONSUMERS:
+            raise RequestRefused(f"subscription {self.name} has {MAX_CONSUMERS} consumers", RefusalReason.NOT_ALLOWED)
+        if bool(self.consumers[0].ranges) != bool(consumer.ranges):
+            raise RequestRefused(f"subscription {self.name} has another Key_Shared mode", RefusalReason.BUSY)
+
+    def add(self, subscription_type: int, consumer: ServedConsumer) -> None:
+        """Add a consumer, which gets units from now on. Raises RequestRefused, see `check`."""
+        self.check(subscription_type, consumer)
+        if not self.consumers and subscription_type != self.type:
+            self.type = subscription_type
+            self._dispatcher = self._make_dispatcher()
+        consumer.state = ConsumerState.OPEN
+        self.consumers.append(consumer)
+        self._dispatcher.set_consumers(list(self.consumers))
+
+    def remove(self, consumer: ServedConsumer) -> None:
+        """Remove a consumer; what it had is delivered to others."""
+        consumer.state = ConsumerState.CLOSED
+        if consumer not in self.consumers:
+            return
+        self.consumers.remove(consumer)
+        self._dispatcher.set_consumers(list(self.consumers))
+        self._dispatcher.removed(consumer)
+        self.tell_active()
+        self.dispatch()
+
+    def _make_dispatcher(self) -> Dispatcher:
+        if self.type == Types.Shared:
+            return SharedDispatcher(self.feed)
+        if self.type == Types.Key_Shared:
+            return KeySharedDispatcher(self.feed)
+        return OneConsumerDispatcher(self.feed, self._choose_active)
+
+    def _choose_active(self, consumers: Sequence[ServedConsumer]) -> ServedConsumer | None:
+        """Choose as brokers do: partitions are spread over the consumers of the highest priority, sorted by name."""
+        if not consumers:
+            return None
+        highest = min(consumer.priority for consumer in consumers)
+        ordered = sorted((each for each in consumers if each.priority == highest), key=lambda each: each.name)
+        number = self.partition if self.partition >= 0 else murmur3_32(self.topic.encode())
+        return ordered[number % len(ordered)]
+
+    def announce(self, consumer: ServedConsumer) -> None:
+        """Tell a consumer that was added whether it is active, and deliver to it. Its client knows that it is open."""
+        if self.type == Types.Failover and not self._is_active(consumer):
+            consumer.link.send(server_commands.active_consumer_change(consumer.id, is_active=False))
+        self.tell_active()
+        self.dispatch()
+
+    def _is_active(self, consumer: ServedConsumer) -> bool:
+        dispatcher = self._dispatcher
+        return isinstance(dispatcher, OneConsumerDispatcher) and dispatcher.active is consumer and self.feed.is_held
+
+    def tell_active(self) -> None:
+        """Tell the consumers of a failover subscription which of them is active; none is while the partition is not held."""
+        if self.type != Types.Failover or not isinstance(self._dispatcher, OneConsumerDispatcher):
+            return
+        active = self._dispatcher.active if self.feed.is_held else None
+        if active is self._told_active:
+            return
+        before, self._told_active = self._told_active, active
+        if before is not None and before.state is ConsumerState.OPEN:
+            before.link.send(server_commands.active_consumer_change(before.id, is_active=False))
+        if active is not None:
+            active.link.send(server_commands.active_consumer_change(active.id, is_active=True))
+
+    def send_away(self) -> list[ServedConsumer]:
+        """Close all consumers: their clients drop what they have, and subscribe again. Returns those that were closed."""
+        away, self.consumers = self.consumers, []
+        for consumer in away:
+            consumer.state = ConsumerState.CLOSED
+            consumer.link.send(server_commands.close_consumer(consumer.id))
+        self._told_active = None
+        self._dispatcher.set_consumers(())
+        for consumer in away:
+            self._dispatcher.removed(consumer)
+        asyncio.get_running_loop().call_soon(self.on_empty)
+        return away
+
+    # --- delivery -------------------------------------------------------------------------------------------------------
+
+    def _on_feed(self) -> None:
+        """Handle a change of the feed: units that have come, or a source that was lost or found."""
+        if self.state is SubscriptionState.ENDED:
+            return
+        if self._generation != self.feed.generation:
+            self._generation = self.feed.generation
+            self._dispatcher.forget()
+            if self.state is SubscriptionState.OPEN and self.consumers:
+                log.info("subscription %s of %s: the partition was lost, its consumers subscribe again", self.name, self.topic)
+                self.send_away()
+        self.tell_active()
+        self.dispatch()
+
+    def dispatch(self) -> None:
+        """Deliver what can be delivered."""
+        if self.state is SubscriptionState.OPEN and self._generation == self.feed.generation:
+            self._dispatcher.dispatch()
+
+    # --- acknowledgements -----------------------------------------------------------------------------------------------
+
+    def acknowledge(self, message_ids: Iterable[MessageIdData]) -> None:
+        """Acknowledge single entries, or messages of batches."""
+        for each in message_ids:
+            number = self._ids.number_of((each.ledgerId, each.entryId))
+            delivered = self.feed.find(number)
+            if delivered is not None:
+                self._acknowledge(delivered, each)
+
+    def _acknowledge(self, delivered: Delivered, message_id: MessageIdData) -> None:
+        bits = None
+        if message_id.ack_set:
+            if delivered.count == 1:
+                return  # the entry has messages that cannot be told apart here, and some are not acknowledged
+            bits = full_mask(delivered.count) & ~from_words(message_id.ack_set)
+        self.feed.acknowledge(delivered, bits)
+        if delivered.state is UnitState.DONE:
+            taker = delivered.taker
+            if isinstance(taker, ServedConsumer) and taker.out.pop(delivered.number, None) is not None:
+                self._dispatcher.acknowledged(delivered, taker)
+
+    def acknowledge_to(self, message_id: MessageIdData, consumer: ServedConsumer) -> None:
+        """Acknowledge everything up to an entry, or up to messages of a batch. Does nothing on shared subscriptions."""
+        if self.is_shared:
+            log.warning("subscription %s of %s: cumulative acknowledgement on a shared subscription", self.name, self.topic)
+            return
+        entry: EntryId = (message_id.ledgerId, message_id.entryId)
+        if entry[1] >> 63:  # entry -1: nothing of this ledger
+            self.feed.acknowledge_to(self._ids.number_of((entry[0], 0)))
+        else:
+            number = self._ids.number_of(entry)
+            delivered = self.feed.find(number)
+            if delivered is None:
+                self.feed.acknowledge_to(number + 1)
+            else:
+                self.feed.acknowledge_to(number)
+                self._acknowledge(delivered, message_id)
+        consumer.forget_done()
+
+    def redeliver(self, consumer: ServedConsumer, message_ids: Sequence[MessageIdData], epoch: int | None) -> None:
+        """Deliver these entries again, or all that the consumer has if there are none."""
+        if epoch is not None:
+            consumer.epoch = max(consumer.epoch or 0, epoch)
+        if message_ids and self.is_shared:
+            numbers = dict.fromkeys(self._ids.number_of((each.ledgerId, each.entryId)) for each in message_ids)
+            units = [consumer.out[number] for number in numbers if number in consumer.out]
+        else:
+            units = list(consumer.out.values())
+        self._dispatcher.redeliver(consumer, [each for each in units if each.state is UnitState.OUT])
+        self.dispatch()
+
+    # --- moving ---------------------------------------------------------------------------------------------------------
+
+    async def seek(self, position: Position) -> None:
+        """Send the consumers away, and continue at this position. Raises RequestRefused, LaneRevoked, ClusterError."""
+        if self.state is not SubscriptionState.OPEN:
+            raise RequestRefused(f"subscription {self.name} is being moved", RefusalReason.NOT_READY)
+        if not self.feed.is_held:
+            raise RequestRefused(
+                f"another gateway has this partition of subscription {self.name}, or nobody", RefusalReason.NOT_READY
+            )
+        self.state = SubscriptionState.MOVING
+        try:
+            self.send_away()
+            await self.feed.seek(position)
+            await self.feed.recorded()
+        finally:
+            self.state = SubscriptionState.OPEN
+            self._generation = self.feed.generation
+            self._dispatcher.forget()
+            self.dispatch()
+
+    def end(self) -> None:
+        """End: the feed is released."""
+        self.state = SubscriptionState.ENDED
+        self._stop_watching()
+
+    async def finish(self, deadline: float) -> None:
+        """Deliver nothing more, and wait until the clients have acknowledged what they have, or until the deadline."""
+        await self.feed.finish(deadline)
