@@ -32,7 +32,7 @@ class Services:
     definitions        definitions that clients have registered, such as schemas; the server starts and closes them
     in_flight          bytes that were received and are not stored: while it is full, nothing more is read from clients
     numbering          how positions become numbers
-    max_message_bytes  maximum bytes of a message in the backing; None if it is not known
+    max_message_bytes  returns the maximum bytes of a message in the backing, once it is connected; None if that is not known
     may_manage         True if clients and tools may delete, reset, skip and change
     deduplicates       True if the messages of producers that users have named are stored once
     port               returns the bound port of the listener
@@ -48,7 +48,7 @@ class Services:
     definitions: Definitions
     in_flight: InFlightBytes
     numbering: Numbering
-    max_message_bytes: int | None
+    max_message_bytes: Callable[[], int | None]
     may_manage: bool
     deduplicates: bool
     advertise: str | None

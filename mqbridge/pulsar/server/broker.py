@@ -16,11 +16,11 @@ from mqbridge.listener.publishers import sender_partition
 from mqbridge.listener.server import ServerCounts, Services
 from mqbridge.message import Position
 from mqbridge.net.tasks import spawn
-from mqbridge.pulsar.server.consumer import ClientLink, ConsumerState, ServedConsumer
+from mqbridge.pulsar.server.consumer import ClientLink, ServedConsumer, ServedConsumerState
 from mqbridge.pulsar.server.dispatchers import SLOTS
 from mqbridge.pulsar.server.last_message import LastMessage, find_last
 from mqbridge.pulsar.server.message_ids import MessageIds
-from mqbridge.pulsar.server.producer import ProducerState, ServedProducer
+from mqbridge.pulsar.server.producer import ServedProducer, ServedProducerState
 from mqbridge.pulsar.server.producers import PartitionProducers, ProducerFenced
 from mqbridge.pulsar.server.refusals import CodedRefusal
 from mqbridge.pulsar.server.schemas import NO_VERSION, Schemas
@@ -67,7 +67,7 @@ def compile_pattern(pattern: str) -> BoundedPattern | None:
 
 def check_wanted(producer: ServedProducer) -> None:
     """Raise RequestRefused if a producer was closed while it was opened."""
-    if producer.state is ProducerState.CLOSED:
+    if producer.state is ServedProducerState.CLOSED:
         raise RequestRefused("the producer was closed while it was opened", RefusalReason.NOT_READY)
 
 
@@ -103,9 +103,6 @@ class Broker:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.message_ids = MessageIds(services.numbering)
-        limit = services.max_message_bytes
-        self.max_message_bytes = min(DEFAULT_MAX_MESSAGE_SIZE, (limit or MAX_LIMIT) - FRAME_PADDING)
-        """Maximum size of a payload, which clients are told. The backing's limit is one of the payload with its metadata."""
         self.schemas = Schemas(services.definitions)
         self.refused_requests = 0
         self.is_draining = False
@@ -122,6 +119,11 @@ class Broker:
         self._names = (f"{services.name}-{secrets.token_hex(4)}-{number}" for number in itertools.count())
         self._ended = [0] * 5
         """Totals of those that are gone: messages and bytes received, messages and bytes delivered, messages redelivered."""
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Maximum size of a payload, which clients are told. The backing's limit is one of the payload with its metadata."""
+        return min(DEFAULT_MAX_MESSAGE_SIZE, (self.services.max_message_bytes() or MAX_LIMIT) - FRAME_PADDING)
 
     # --- topics -----------------------------------------------------------------------------------------------------------
 
@@ -254,7 +256,7 @@ class Broker:
 
     def _disown(self, producer: ServedProducer) -> None:
         """Forget a producer."""
-        producer.state = ProducerState.CLOSED
+        producer.state = ServedProducerState.CLOSED
         if producer in self._owned:
             key, producers = self._owned.pop(producer)
             producers.remove(producer)
@@ -316,7 +318,7 @@ class Broker:
             try:
                 await self._make_room(subscription, request.subType)
                 check_ranges(subscription, consumer)
-                if consumer.state is ConsumerState.CLOSED:
+                if consumer.state is ServedConsumerState.CLOSED:
                     raise RequestRefused("the consumer was closed while it was opened", RefusalReason.NOT_READY)
                 subscription.add(request.subType, consumer)
             finally:
@@ -368,7 +370,7 @@ class Broker:
         subscription.on_empty = lambda: self.end_if_unused(subscription)
         self._partition_of[subscription] = partition
         self.readers.add(subscription)
-        if consumer.state is ConsumerState.CLOSED:
+        if consumer.state is ServedConsumerState.CLOSED:
             self.end_if_unused(subscription)
             raise RequestRefused("the consumer was closed while it was opened", RefusalReason.NOT_READY)
         subscription.add(request.subType, consumer)
@@ -384,7 +386,7 @@ class Broker:
 
     def remove_consumer(self, consumer: ServedConsumer, subscription: ServedSubscription | None) -> None:
         """Remove a consumer that was closed, or whose connection is lost."""
-        consumer.state = ConsumerState.CLOSED
+        consumer.state = ServedConsumerState.CLOSED
         self._ended[2] += consumer.delivered_messages
         self._ended[3] += consumer.delivered_bytes
         self._ended[4] += consumer.redelivered_messages

@@ -12,6 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mqbridge.listener.server import Services
+from mqbridge.pulsar.server.support import UNKNOWN_REQUEST
 from mqbridge.pulsar.server.web.answers import ERROR_HANDLERS, NO_ANSWER_IN_TIME, refusal
 from mqbridge.pulsar.server.web.context import WebContext
 from mqbridge.pulsar.server.web.health import HealthPages
@@ -51,7 +52,7 @@ async def _not_served(request: Request) -> Response:
     path = request.url.path
     if not path.startswith(("/admin/", "/lookup/")):
         return refusal(HTTPStatus.NOT_FOUND, "this address serves /admin/v2 and /lookup/v2")
-    reason = f"{request.method} {path} is not supported by this listener: its data is in a cluster without this request"
+    reason = f"{request.method} {path} {UNKNOWN_REQUEST}"
     return refusal(HTTPStatus.NOT_IMPLEMENTED, reason)
 
 

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from mqbridge.listener.server import Services
 from mqbridge.message import Position
 from mqbridge.pulsar.server.message_ids import MessageIds
+from mqbridge.pulsar.server.support import NOT_MANAGED
 from mqbridge.pulsar.server.web.served import ServedTopics
 from mqbridge.pulsar.wire.ids import EntryId
 
@@ -59,7 +60,7 @@ class WebContext:
     def check_manage(self, action: str) -> None:
         """Raise HTTPException unless tools may change what exists; `action` is what the client wants to do."""
         if not self.services.may_manage:
-            reason = f"this listener does not permit its clients to {action}: set `manage: true` in its configuration"
+            reason = f"this listener does not permit its clients to {action}: {NOT_MANAGED}"
             raise HTTPException(HTTPStatus.FORBIDDEN, reason)
 
     def check_create(self, what: str) -> None:
