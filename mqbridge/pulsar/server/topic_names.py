@@ -9,7 +9,7 @@ from mqbridge.pulsar.server.support import NON_PERSISTENT
 from mqbridge.pulsar.wire.names import PERSISTENT, parse_topic
 
 
-class RequestedTopic(NamedTuple):
+class NamedTopic(NamedTuple):
     """A topic as a client names it: its full name, and the index of a partition, -1 without one."""
 
     name: str
@@ -25,7 +25,7 @@ class OpenPartition:
     shown_index: int
 
 
-def parse_requested(text: str) -> RequestedTopic:
+def parse_requested(text: str) -> NamedTopic:
     """Parse a name. Raises RequestRefused for an invalid one, and for topics that keep nothing."""
     try:
         name = parse_topic(text)
@@ -33,7 +33,7 @@ def parse_requested(text: str) -> RequestedTopic:
         raise RequestRefused(str(error), RefusalReason.INVALID_NAME) from error
     if name.domain != PERSISTENT:
         raise RequestRefused(NON_PERSISTENT, RefusalReason.NOT_ALLOWED)
-    return RequestedTopic(str(name.parent), name.partition_index)
+    return NamedTopic(str(name.parent), name.partition_index)
 
 
 async def find_partition(topics: ListenedTopics, text: str, *, create: bool) -> OpenPartition:
