@@ -153,11 +153,13 @@ class GroupStore:
             if await self._flush() or not seconds_until(deadline):
                 break
             await asyncio.sleep(min(CLOSE_RETRY_S, seconds_until(deadline)))
+        await asyncio.to_thread(self._close)
+        if self._flush_task is not None:  # a flush that the deadline has passed by has failed now, unless it has succeeded
+            await asyncio.wait([self._flush_task], timeout=BUSY_TIMEOUT_S)
         if self._changed:
             text = "the state file %s could not be written: %d partitions of groups will deliver messages again"
             log.error(text, self._path, len(self._changed))
             self._end_waiters(self._waiters, ClusterError(f"the state file {self._path} could not be written"))
-        await asyncio.to_thread(self._close)
 
     def _schedule(self, delay_s: float) -> None:
         if self._flush_task is None and not self._closed:

@@ -190,7 +190,9 @@ async def test_nothing_is_joined_once_it_is_closed(bench: BackingBench) -> None:
     await bench.until_nothing_is_left()
 
 
-async def test_a_group_is_left_although_whoever_asked_for_it_is_gone(bench: BackingBench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_group_is_left_although_whoever_asked_for_it_is_gone(
+    bench: BackingBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = await bench.topic()
     feed = await bench.held(await bench.open(topic))
     gate, close = asyncio.Event(), MemoryInbound.close
@@ -249,8 +251,8 @@ async def test_there_is_a_limit_of_memberships(bench: BackingBench, monkeypatch:
 async def test_ten_thousand_groups_leave_nothing_behind(bench: BackingBench, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = await bench.topic()
     groups = bench.gateways[0] = bench.groups = BackingGroups(bench.cluster, bench.partitions, bench.names, None, "gateway")
-    for begin in range(0, 10_000, 500):
-        feeds = await asyncio.gather(*(bench.open(topic, group=f"g{number}") for number in range(begin, begin + 500)))
+    for begin in range(0, 10_000, 100):
+        feeds = await asyncio.gather(*(bench.open(topic, group=f"g{number}") for number in range(begin, begin + 100)))
         for feed in feeds:
             groups.release(feed)
         await bench.until_nothing_is_left()
