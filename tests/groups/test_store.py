@@ -140,9 +140,14 @@ async def test_slow_flushes_keep_nobody_waiting_for_long(tmp_path: Path, monkeyp
     monkeypatch.setattr(store_module, "FLUSH_RATIO", 1_000_000)
     monkeypatch.setattr(store_module, "MAX_PAUSE_S", 0.01, raising=False)
     store = GroupStore(tmp_path / "state.db")
-    for number in range(3):
-        store.record(key(number), lambda: Acknowledged((1,), (0,)))
-        await store.written(key(number))
+
+    async def record(number: int) -> None:
+        await asyncio.sleep(number * 0.005)
+        for _ in range(10):
+            store.record(key(number), lambda: Acknowledged((1,), (0,)))
+            await store.written(key(number))
+
+    await asyncio.gather(*map(record, range(5)))
     await store.close()
 
 

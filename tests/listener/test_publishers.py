@@ -34,11 +34,9 @@ class PublishingBench(Listened):
     async def _open_dead_letters(self) -> DeadLetters:
         return DeadLetters("app", await self.cluster.outbound(OutboundSpec("dead")), "memory/dead")
 
-    async def publish(
-        self, publisher: Publisher, payload: bytes = b"a", sequence: int | None = None, partition: int = 0
-    ) -> Stored:
+    async def publish(self, publisher: Publisher, *, sequence: int | None = None, partition: int = 0) -> Stored:
         answers: list[Stored] = []
-        message = Message(payload, position=() if sequence is None else (sequence,))
+        message = Message(b"a", position=() if sequence is None else (sequence,))
         source = None if sequence is None else sender_partition(ListenedTopic("t", "t", {0: "0"}, is_partitioned=False), "sdk")
         publisher.publish(partition, Batch.of([message], source), answers.append)
         await until(lambda: bool(answers))
@@ -151,9 +149,7 @@ async def test_the_one_who_opens_fails_or_gives_up_and_one_of_the_others_opens(b
     await bench.until_closed()
 
 
-async def test_a_cluster_that_hangs_or_fails_leaves_nothing_behind(
-    bench: PublishingBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cluster_that_hangs_or_fails_leaves_none_open(bench: PublishingBench, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = await bench.topic()
     bench.cluster.times = {"0": (0,)}
     monkeypatch.setattr(limits_module, "REQUEST_TIMEOUT_S", 0.02, raising=False)
