@@ -2,8 +2,8 @@
 
 The source keeps the group's position itself, and may know it some seconds later than it was acknowledged. If it resumes a little
 before the recorded mark, what lies between was acknowledged. If it resumes before a mark that it must have known
-(`Acknowledged.confirmed`), somebody has moved the group back, and the record does not count. Whoever makes a topic anew while its
-listener is stopped has to delete the record.
+(`Acknowledged.confirmed`), somebody has moved the group back, and the record does not count: what was acknowledged CONFIRM_S ago,
+and everything when it was released in order. Whoever makes a topic anew while its listener is stopped has to delete the record.
 """
 
 import asyncio

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import sqlite3
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -140,12 +142,19 @@ async def test_slow_flushes_keep_nobody_waiting_for_long(tmp_path: Path, monkeyp
     monkeypatch.setattr(store_module, "FLUSH_RATIO", 1_000_000)
     monkeypatch.setattr(store_module, "MAX_PAUSE_S", 0.01, raising=False)
     store = GroupStore(tmp_path / "state.db")
+    write = store._write
+
+    def write_slowly(states: Mapping[GroupKey, bytes | None]) -> None:
+        time.sleep(0.02)
+        write(states)
+
+    monkeypatch.setattr(store, "_write", write_slowly)
 
     async def record(number: int) -> None:
-        await asyncio.sleep(number * 0.005)
-        for _ in range(10):
+        for _ in range(5):
             store.record(key(number), lambda: Acknowledged((1,), (0,)))
             await store.written(key(number))
+            await asyncio.sleep(0.003 * number)
 
     await asyncio.gather(*map(record, range(5)))
     await store.close()
