@@ -3,13 +3,14 @@
 A server has no socket and no storage: it gets the frames of each connection, calls the services, and sends frames.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple, Protocol
 
 from mqbridge.adapter.numbering import Numbering
+from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.errors import ConfigError
 from mqbridge.listener.groups import Groups, Partitions
 from mqbridge.listener.limits import InFlightBytes
@@ -32,6 +33,7 @@ class Services:
     numbering          how positions become numbers
     max_message_bytes  maximum bytes of a message in the backing; None if it is not known
     may_manage         True if clients and tools may delete, reset, skip and change
+    open_dead_letters  returns the open dead-letter topic; creates it if it does not exist, and raises ClusterError
     deduplicates       True if the messages of producers that users have named are stored once
     advertise          address (`host:port`) that clients are told to connect to; None: the one that they have used
     """
@@ -46,6 +48,7 @@ class Services:
     numbering: Numbering
     max_message_bytes: int | None
     may_manage: bool
+    open_dead_letters: Callable[[], Awaitable[DeadLetters]]
     deduplicates: bool
     advertise: str | None
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mqbridge.adapter.formats import MAX_UNIT_MESSAGES, batch_of_units
+from mqbridge.errors import RemoteProtocolError
 from mqbridge.listener.delivered import Delivered
 from mqbridge.listener.publishers import SENDER_CLUSTER
 from mqbridge.mapping.raw_form import RAW_FORM
@@ -155,5 +156,8 @@ def permits_of(delivered: Delivered) -> int:
         data = delivered.unit.data
         end = _METADATA_OFFSET + int.from_bytes(data[_METADATA_OFFSET - 4 : _METADATA_OFFSET], "big")
         if data.find(_ENCRYPTION_TAG, _METADATA_OFFSET, end) >= 0:
-            return max(1, metadata_of(delivered).num_messages_in_batch)
+            try:
+                return max(1, metadata_of(delivered).num_messages_in_batch)
+            except RemoteProtocolError:  # the client finds out that it is damaged
+                return remaining
     return remaining

@@ -46,9 +46,16 @@ class MessageIds:
         except ValueError:
             return MAX_NUMBER
 
-    def position_of(self, entry: EntryId) -> Position | None:
-        """Return the position of an id, where a reader can begin; None if it is after all that can be stored."""
-        number = self.number_of(entry)
-        if number == MAX_NUMBER:
+    def is_possible(self, entry: EntryId) -> bool:
+        """Return False for an id that no unit can have."""
+        ledger, index = entry
+        return (
+            ledger >= 0 and index >= 0 and (not self._numbering.dense or ledger == LEDGER) and self.number_of(entry) != MAX_NUMBER
+        )
+
+    def position_of(self, entry: EntryId, skipped: int = 0) -> Position | None:
+        """Return the position of a unit, or behind some messages of it, where a reader can begin; None if it is after all others."""
+        number = self.number_of(entry) + skipped
+        if number >= MAX_NUMBER:
             return None
         return self._numbering.position(number)

@@ -50,14 +50,19 @@ class PartitionProducers:
 
         `is_alive` finds out if the connection of another producer lives, and `close` closes a producer.
         """
-        if (other := self.by_name.get(producer.name)) is not None and other is not producer:
-            is_successor = other.link is producer.link and other.id == producer.id and producer.epoch > other.epoch
-            if not is_successor and (other.link is producer.link or await is_alive(other)):
-                raise RequestRefused(f"a producer named {producer.name} is connected already", RefusalReason.BUSY)
+        while (other := self.by_name.get(producer.name)) is not None:  # another one may get the name while one is asked
+            if other.link is producer.link or await is_alive(other):
+                if self.by_name.get(producer.name) is not other:
+                    continue
+                is_closing = other.link is producer.link and other.id == producer.id  # what it has sent is not answered yet
+                reason = RefusalReason.NOT_READY if is_closing else RefusalReason.BUSY
+                raise RequestRefused(f"a producer named {producer.name} is connected already", reason)
             close(other)
+        if producer.state is ProducerState.CLOSED:
+            raise RequestRefused("the producer was closed while it was opened", RefusalReason.NOT_READY)
         if producer.topic_epoch is not None and producer.topic_epoch < self.topic_epoch:
             raise ProducerFenced("another producer has got the topic since")
-        if len(self.by_name) >= MAX_PRODUCERS:
+        if len(self.by_name) + len(self._waiting) >= MAX_PRODUCERS:
             raise RequestRefused(f"there are {MAX_PRODUCERS} producers", RefusalReason.NOT_ALLOWED)
         mode = producer.access_mode
         if mode == ProducerAccessMode.ExclusiveWithFencing:
@@ -94,8 +99,7 @@ class PartitionProducers:
             del self.by_name[producer.name]
         if self._exclusive is producer:
             self._exclusive = None
-        while not self.by_name and self._waiting:
+        if not self.by_name and self._waiting:
             next_producer, waiter = self._waiting.popitem(last=False)
-            if next_producer.state is not ProducerState.CLOSED:
-                self._admit(next_producer)
-                waiter.set_result(None)
+            self._admit(next_producer)
+            waiter.set_result(None)
