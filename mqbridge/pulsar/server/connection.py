@@ -164,9 +164,7 @@ class ServedConnection:
         endpoint = self._endpoint
         if not endpoint.alive:
             return False
-        if (
-            endpoint.is_writable and endpoint.queued_bytes <= WRITE_HIGH_BYTES
-        ):  # a transport may notice only later that it is full
+        if endpoint.is_writable and endpoint.queued_bytes <= WRITE_HIGH_BYTES:  # it may notice later that it is full
             return True
         if not self._is_waiting_to_write:
             self._is_waiting_to_write = True

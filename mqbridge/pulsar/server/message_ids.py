@@ -49,12 +49,11 @@ class MessageIds:
     def is_possible(self, entry: EntryId) -> bool:
         """Return False for an id that no unit can have."""
         ledger, index = entry
-        return (
-            ledger >= 0 and index >= 0 and (not self._numbering.dense or ledger == LEDGER) and self.number_of(entry) != MAX_NUMBER
-        )
+        is_own = ledger == LEDGER if self._numbering.dense else ledger >= 0
+        return is_own and index >= 0 and self.number_of(entry) != MAX_NUMBER
 
     def position_of(self, entry: EntryId, skipped: int = 0) -> Position | None:
-        """Return the position of a unit, or behind some messages of it, where a reader can begin; None if it is after all others."""
+        """Return the position of a unit, or after some of its messages, where a reader can begin; None after the last number."""
         number = self.number_of(entry) + skipped
         if number >= MAX_NUMBER:
             return None

@@ -50,14 +50,7 @@ class PartitionProducers:
 
         `is_alive` finds out if the connection of another producer lives, and `close` closes a producer.
         """
-        while (other := self.by_name.get(producer.name)) is not None:  # another one may get the name while one is asked
-            if other.link is producer.link or await is_alive(other):
-                if self.by_name.get(producer.name) is not other:
-                    continue
-                is_closing = other.link is producer.link and other.id == producer.id  # what it has sent is not answered yet
-                reason = RefusalReason.NOT_READY if is_closing else RefusalReason.BUSY
-                raise RequestRefused(f"a producer named {producer.name} is connected already", reason)
-            close(other)
+        await self._get_name(producer, is_alive, close)
         if producer.state is ProducerState.CLOSED:
             raise RequestRefused("the producer was closed while it was opened", RefusalReason.NOT_READY)
         if producer.topic_epoch is not None and producer.topic_epoch < self.topic_epoch:
@@ -78,6 +71,21 @@ class PartitionProducers:
             raise ProducerFenced("the topic has other producers")
         self._admit(producer)
         return True
+
+    async def _get_name(
+        self,
+        producer: ServedProducer,
+        is_alive: Callable[[ServedProducer], Awaitable[bool]],
+        close: Callable[[ServedProducer], None],
+    ) -> None:
+        """Wait until the name of a producer is free. Raises RequestRefused if another one has it, whose client answers."""
+        while (other := self.by_name.get(producer.name)) is not None:  # yet another one may get it while this one is asked
+            if other.link is not producer.link and not await is_alive(other):
+                close(other)
+            elif self.by_name.get(producer.name) is other:
+                is_closing = other.link is producer.link and other.id == producer.id  # what it has sent is not answered yet
+                reason = RefusalReason.NOT_READY if is_closing else RefusalReason.BUSY
+                raise RequestRefused(f"a producer named {producer.name} is connected already", reason)
 
     def _admit(self, producer: ServedProducer) -> None:
         self.by_name[producer.name] = producer

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import socket
 import struct
 
 import pytest
@@ -273,19 +274,17 @@ async def test_a_client_that_reads_nothing_does_not_fill_the_memory():
         client, other = await served.connect(), await served.connect()
         await client.produce()
         await other.produce(topic=TOPIC + "2")
-        session = next(
-            each
-            for each in served.listener.server._connections  # type: ignore[attr-defined]
-            if each.producers
-            and next(iter(each.producers.values())).received_messages == 0
-            and each._endpoint.peer == client.address
-        )
+        sessions = served.listener.server._connections  # type: ignore[attr-defined]
+        session = next(each for each in sessions if each.peer == client.address)
         client.stop_reading()
         session._endpoint.limit_queued_bytes(1 << 14, 1 << 12)
+        session._endpoint._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         frames = b"".join(entry_frame(b"", sequence) for sequence in range(2000))
         async with asyncio.timeout(PATIENCE_S):
-            while "unread" not in session._endpoint._reading_paused_by:
+            for _ in range(20):
                 client.send(frames)
+                await asyncio.sleep(0)
+            while "unread" not in session._endpoint._reading_paused_by:
                 await asyncio.sleep(0.02)
         assert await other.store(b"x")
         session._tick()
