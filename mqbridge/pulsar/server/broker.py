@@ -293,7 +293,7 @@ class Broker:
             return await self._open_reader(partition, consumer, request)
         key = (partition.topic.backing, partition.index), request.subscription
         if request.subType == Types.Exclusive and (subscription := self.subscriptions.get(key)) is not None:
-            await self._make_room(subscription)
+            await self._make_room(subscription, consumer.link)
         async with self._locked(key):
             subscription = self.subscriptions.get(key)
             if subscription is None:
@@ -343,14 +343,14 @@ class Broker:
         self._partition_of[subscription] = partition
         return subscription
 
-    async def _make_room(self, subscription: ServedSubscription) -> None:
+    async def _make_room(self, subscription: ServedSubscription, asking: ClientLink) -> None:
         """Find out if the consumer of an exclusive subscription is still there; one whose client is gone makes room.
 
         The caller does not hold the lock of the subscription, and others may change it meanwhile.
         """
         if subscription.type == Types.Exclusive and subscription.consumers:
             consumer = subscription.consumers[0]
-            if not await consumer.link.is_alive():
+            if consumer.link is not asking and not await consumer.link.is_alive():
                 self.remove_consumer(consumer, subscription)
 
     async def _open_reader(

@@ -42,7 +42,7 @@ def test_a_lookup_has_the_fields_of_a_known_frame():
 
 
 GOLDEN = [
-    (server_commands.success(3), "00000008 00000004", "080d 6a02 0803"),
+    (server_commands.success(3), "0000000a 00000006", "080d 6a02 0803"),
     (server_commands.error(3, codes.CONSUMER_BUSY, "no"), "", "080e 7208 0803 1005 1a026e6f"),
     (server_commands.close_producer(4), "", "080f 7a0d 0804 10ffffffffffffffffff01"),
     (server_commands.close_consumer(4), "", "0810 82010d 0804 10ffffffffffffffffff01"),
