@@ -1,6 +1,6 @@
 """Servers of listeners: frames of a client before and after its handshake. A connection ends, and leaves nothing behind.
 
-    python -m tests.fuzz --only servers --seconds 600
+python -m tests.fuzz --only servers --seconds 600
 """
 
 import asyncio
@@ -174,8 +174,10 @@ async def _serve(listener: Listener, data: bytes) -> None:
             break
         await asyncio.sleep(0 if rounds < 100 else 0.001)
     assert not session._requests, "a request never ends"
-    assert not (session.producers or session.consumers or broker._owned or broker.producers), "a producer stays"
-    assert not (broker.subscriptions or broker.readers or broker._partition_of or broker._locks), "a subscription stays"
+    producers = [*session.producers, *broker._owned, *broker.producers]
+    assert not producers, "a producer stays"
+    subscriptions = [*session.consumers, *broker.subscriptions, *broker.readers, *broker._partition_of, *broker._locks]
+    assert not subscriptions, "a subscription stays"
     assert not server._connections
     assert session.pending_sends == 0 or listener.in_flight.used
 
@@ -192,16 +194,24 @@ SEEDS = [
     b"\0" + client_commands.PING + client_commands.connect("x", "token", b"t", None),
     b"\1" + PRODUCER + MESSAGES + client_commands.close_producer(2, 1),
     b"\1" + PRODUCER + MESSAGES + subscribe(3, 1) + client_commands.flow(1, 100) + client_commands.redeliver(1, [], None),
-    b"\1" + subscribe(3, 1, CommandSubscribe.Key_Shared) + client_commands.seek(4, 1, to=(1, 0)) + client_commands.unsubscribe(5, 1),
+    b"\1"
+    + subscribe(3, 1, CommandSubscribe.Key_Shared)
+    + client_commands.seek(4, 1, to=(1, 0))
+    + client_commands.unsubscribe(5, 1),
     b"\1" + subscribe(3, 1, CommandSubscribe.Exclusive, durable=False) + client_commands.get_last_message_id(4, 1),
-    b"\1" + subscribe(3, 1) + client_commands.ack(1, False, [ids.message_id(1, 0, [5])], 7) + client_commands.consumer_stats(8, 1),
+    b"\1"
+    + subscribe(3, 1)
+    + client_commands.ack(1, False, [ids.message_id(1, 0, [5])], 7)
+    + client_commands.consumer_stats(8, 1),
     b"\1" + subscribe(3, 1, CommandSubscribe.Failover) + client_commands.ack(1, True, [ids.message_id(1, 2)], 7),
     b"\1" + client_commands.partition_metadata(1, TOPIC, True) + client_commands.lookup(2, TOPIC, False),
     b"\1"
     + encode_command(
         BaseCommand(
             type=BaseCommand.GET_TOPICS_OF_NAMESPACE,
-            getTopicsOfNamespace=pb.CommandGetTopicsOfNamespace(request_id=1, namespace="public/default", topics_pattern="public/.*"),
+            getTopicsOfNamespace=pb.CommandGetTopicsOfNamespace(
+                request_id=1, namespace="public/default", topics_pattern="public/.*"
+            ),
         )
     ),
     *(b"\1" + command for command in COMMANDS if parse_frame(command).type not in {BaseCommand.SEND, BaseCommand.MESSAGE}),

@@ -19,7 +19,6 @@ from typing import Any
 
 from mqbridge import __version__
 from mqbridge.errors import PeerSilent, ProtocolError, RequestRefused
-from mqbridge.net.endpoint import WRITE_HIGH_BYTES
 from mqbridge.net.listen import ServedEndpoint
 from mqbridge.net.tasks import spawn
 from mqbridge.pulsar.server.broker import REQUEST_TIMEOUT_S, Broker
@@ -164,7 +163,7 @@ class ServedConnection:
         endpoint = self._endpoint
         if not endpoint.alive:
             return False
-        if endpoint.is_writable and endpoint.queued_bytes <= WRITE_HIGH_BYTES:  # it may notice later that it is full
+        if endpoint.is_writable:
             return True
         if not self._is_waiting_to_write:
             self._is_waiting_to_write = True

@@ -222,8 +222,8 @@ async def test_requests_about_a_producer_in_every_order_leave_nothing_behind(cap
     frames = {
         1: lambda client: client.producer_frame(1, producer_name="n", user_provided_producer_name=True),
         2: lambda client: client.producer_frame(2, producer_name="n", user_provided_producer_name=True, epoch=1),
-        3: lambda client: client_commands.close_producer(3, 1),
-        4: lambda client: client_commands.close_producer(4, 1),
+        3: lambda _: client_commands.close_producer(3, 1),
+        4: lambda _: client_commands.close_producer(4, 1),
     }
     async with serving() as served:
         for size in (1, 2, 3, 4):

@@ -8,8 +8,8 @@ import pytest
 
 from mqbridge.adapter.formats import batch_of_units
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.adapter.receipt import Receipt
+from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.errors import ClusterError
 from mqbridge.message import Message, Share, Unit
 from mqbridge.pulsar.server import quarantine

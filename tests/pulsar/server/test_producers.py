@@ -81,7 +81,7 @@ async def test_a_client_that_goes_while_it_waits_for_a_name_leaves_nothing(monke
         await silent.wait_ended()
         await until(lambda: len(served.broker._owned) == 1)
         (producers,) = served.broker.producers.values()
-        await until(lambda: list(producers.by_name.values()) == [producer for producer in served.broker._owned])
+        await until(lambda: list(producers.by_name.values()) == list(served.broker._owned))
         assert (producers.users, dict(producers._waiting)) == (1, {})
         assert (await other.produce(1, **NAMED)).producer_name == "n"
 

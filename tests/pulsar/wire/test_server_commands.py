@@ -1,4 +1,4 @@
-"""Commands of a broker: golden bytes of frames that real brokers and other implementations have sent, read by the client's side."""
+"""Commands of a broker: golden bytes, frames of real brokers and of other implementations, and the client's side reads them."""
 
 import pytest
 from hypothesis import given
