@@ -19,6 +19,10 @@ from mqbridge.listener.topics import ListenedTopics
 from mqbridge.net.listen import ClientSession
 
 
+OpenDeadLetters = Callable[[], Awaitable[DeadLetters]]
+"""Returns the open dead-letter topic of a listener; may be called again. Raises ClusterError."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """The shared parts of one listener.
@@ -48,7 +52,7 @@ class Services:
     numbering: Numbering
     max_message_bytes: int | None
     may_manage: bool
-    open_dead_letters: Callable[[], Awaitable[DeadLetters]]
+    open_dead_letters: OpenDeadLetters
     deduplicates: bool
     advertise: str | None
 

@@ -7,13 +7,13 @@ the next reader that they have been stored.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from mqbridge.adapter.receipt import MessageFailure
-from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.listener.delivered import Delivered
 from mqbridge.listener.feed import Feed
+from mqbridge.listener.server import OpenDeadLetters
 from mqbridge.message import Message
 from mqbridge.net.tasks import spawn
 from mqbridge.pulsar.server.entries import defect_of
@@ -26,8 +26,6 @@ RETRY_S = 10.0
 """Pause until a message comes again whose dead letter was not stored."""
 MAX_STORING = 100
 """Maximum number of dead letters of a subscription that are being stored; further messages come again after RETRY_S."""
-
-OpenDeadLetters = Callable[[], Awaitable[DeadLetters]]
 
 
 class Quarantine:

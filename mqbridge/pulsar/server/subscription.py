@@ -21,11 +21,12 @@ from mqbridge.errors import RefusalReason, RequestRefused
 from mqbridge.listener.delivered import Delivered
 from mqbridge.listener.delivered import State as UnitState
 from mqbridge.listener.feed import Feed
+from mqbridge.listener.server import OpenDeadLetters
 from mqbridge.message import Position
 from mqbridge.pulsar.server.consumer import ConsumerState, ServedConsumer
 from mqbridge.pulsar.server.dispatchers import Dispatcher, KeySharedDispatcher, OneConsumerDispatcher, SharedDispatcher
 from mqbridge.pulsar.server.message_ids import MessageIds
-from mqbridge.pulsar.server.quarantine import OpenDeadLetters, Quarantine
+from mqbridge.pulsar.server.quarantine import Quarantine
 from mqbridge.pulsar.wire import server_commands
 from mqbridge.pulsar.wire.hashing import murmur3_32
 from mqbridge.pulsar.wire.ids import entry_id, from_words, full_mask
