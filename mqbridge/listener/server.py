@@ -18,7 +18,6 @@ from mqbridge.listener.publishers import Publishers
 from mqbridge.listener.topics import ListenedTopics
 from mqbridge.net.listen import ClientSession
 
-
 OpenDeadLetters = Callable[[], Awaitable[DeadLetters]]
 """Returns the open dead-letter topic of a listener; may be called again. Raises ClusterError."""
 
