@@ -126,6 +126,7 @@ class Listener:
                 numbering=cluster.numbering,
                 max_message_bytes=lambda: cluster.capabilities.max_message_bytes,
                 may_manage=settings.manage,
+                open_dead_letters=self._open_dead_letters,
                 deduplicates=settings.deduplicate,
                 advertise=settings.advertise,
                 port=lambda: self.port.port,
