@@ -6,6 +6,7 @@ Prints READY once it serves, and runs until it gets SIGTERM. `fill` messages are
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import signal
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import uvloop
 
 from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.cli.process.event_loop import GC_THRESHOLDS
 from mqbridge.groups.store import GroupStore
 from mqbridge.listener.listener import Listener, ListenerSettings
 from mqbridge.listener.server import load_servers
@@ -82,4 +84,5 @@ async def serve(given: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    gc.set_threshold(*GC_THRESHOLDS)  # as in the process of a gateway
     uvloop.run(serve(json.loads(sys.argv[1])))
