@@ -51,6 +51,8 @@ MAX_TEXT_CHARS = 200
 """Maximum length of the client's version that is kept."""
 CLOSED_MEMORY = 1000
 """Number of producers that we have closed and of which sends may still come, which are ignored."""
+_GATHERED = frozenset({BaseCommand.SEND, BaseCommand.FLOW, BaseCommand.ACK})
+"""Commands whose work is done once for many of them, see `ServedConnection._finish_gathered`."""
 SERVER_VERSION = f"mqbridge {__version__}"
 
 
@@ -88,6 +90,10 @@ class ServedConnection:
         self._endpoint: ServedEndpoint
         self._closed_producers: dict[int, None] = {}
         """Ids of producers that we have closed, the oldest first."""
+        self._sending: dict[ServedProducer, None] = {}
+        """Producers that have to be flushed."""
+        self._dispatching: dict[ServedSubscription, None] = {}
+        """Subscriptions that may have something to deliver."""
         self._requests = 0
         self._keep_alive: asyncio.TimerHandle | None = None
         self._pinged_at: float | None = None
@@ -104,15 +110,31 @@ class ServedConnection:
 
     def on_frames(self, frames: list[bytes]) -> None:
         """Handle frames. A violation of the protocol closes the connection."""
-        for data in frames:
-            if self.state is ConnectionState.CLOSED:
-                return
-            frame = parse_frame(data)
-            if frame.type == BaseCommand.SEND and self.state is ConnectionState.READY:
-                self._on_send(frame)
-            else:
-                self._on_command(frame)
+        try:
+            for data in frames:
+                if self.state is ConnectionState.CLOSED:
+                    return
+                frame = parse_frame(data)
+                if frame.type == BaseCommand.SEND and self.state is ConnectionState.READY:
+                    self._on_send(frame)
+                else:
+                    if frame.type not in _GATHERED:
+                        self._finish_gathered()
+                    self._on_command(frame)
+        finally:
+            self._finish_gathered()
         self._limit_reading()
+
+    def _finish_gathered(self) -> None:
+        """Store what SEND has brought, and deliver what FLOW and ACK permit: once for many frames that came together."""
+        if self._sending:
+            sending, self._sending = self._sending, {}
+            for producer in sending:
+                producer.flush()
+        if self._dispatching:
+            dispatching, self._dispatching = self._dispatching, {}
+            for subscription in dispatching:
+                subscription.dispatch()
 
     def on_lost(self, error: Exception) -> None:
         """End all producers and consumers."""
@@ -447,7 +469,8 @@ class ServedConnection:
         command = frame.command.send
         producer = self.producers.get(command.producer_id)
         if producer is not None:
-            producer.send(command, frame.data, frame.entry_offset)
+            self._sending[producer] = None
+            producer.send(command, frame.data, frame.entry_offset, self._broker.max_message_bytes)
         elif command.producer_id not in self._closed_producers:
             self.fail(codes.NOT_ALLOWED, f"SEND for producer {command.producer_id}, which is not open")
 
@@ -529,7 +552,7 @@ class ServedConnection:
         elif (found := self._open_consumer(request.consumer_id)) is not None:
             consumer, subscription = found
             consumer.grant(request.messagePermits)
-            subscription.dispatch()
+            self._dispatching[subscription] = None
 
     def _on_ack(self, command: BaseCommand) -> None:
         request = command.ack
@@ -548,7 +571,7 @@ class ServedConnection:
                 subscription.acknowledge_to(request.message_id[0], consumer)
         else:
             subscription.acknowledge(request.message_id)
-        subscription.dispatch()
+        self._dispatching[subscription] = None
         if has_request:
             self._serve(
                 self._answer_ack(consumer, subscription, request.request_id),

@@ -16,9 +16,9 @@ from typing import Protocol
 
 from mqbridge.listener.delivered import Delivered
 from mqbridge.listener.delivered import State as UnitState
-from mqbridge.pulsar.server.entries import entry_of, permits_of
+from mqbridge.pulsar.server.entries import permits_of
+from mqbridge.pulsar.server.message_frames import FrameEncoder
 from mqbridge.pulsar.server.message_ids import MessageIds
-from mqbridge.pulsar.wire import ids, server_commands
 
 MAX_PERMITS = (1 << 31) - 1
 """Maximum number of permits: more do not count."""
@@ -81,7 +81,7 @@ class ServedConsumer:
         """The units that it has and has not acknowledged, by number, in the order in which they were sent."""
         self.opened_at = time.time()
         self.delivered_messages = self.delivered_bytes = self.redelivered_messages = 0
-        self._ids, self._encoder = message_ids, server_commands.MessageEncoder(consumer_id, partition)
+        self._encoder = FrameEncoder(consumer_id, partition, message_ids)
 
     @property
     def can_take(self) -> bool:
@@ -94,30 +94,33 @@ class ServedConsumer:
 
     def deliver(self, units: Iterable[Delivered], *, counts_deliveries: bool) -> None:
         """Send units, in one write; `counts_deliveries` tells the client how often each was delivered before."""
-        pieces: list[bytes] = []
+        units = list(units)
+        if not units:
+            return
+        pieces, size = self._encoder.encode(units, self.epoch, counts_deliveries=counts_deliveries)
+        out, sent, redelivered = self.out, 0, 0
         for each in units:
-            entry = entry_of(each)
-            full = ids.full_mask(each.count)
-            ack_set = ids.to_words(each.remaining) if each.remaining != full else ()
-            count = each.deliveries if counts_deliveries else 0
-            entry_id = self._ids.entry_id(each.number)
-            pieces.append(self._encoder.encode(entry_id, len(entry), count, ack_set, self.epoch))
-            pieces.append(entry)
             messages = permits_of(each)
-            self.permits -= messages
-            self.delivered_messages += messages
-            self.delivered_bytes += len(entry)
+            sent += messages
             if each.deliveries:
-                self.redelivered_messages += messages
+                redelivered += messages
             each.taker = self
-            self.out[each.number] = each
-        if pieces:
-            self.link.send(*pieces)
+            out[each.number] = each
+        self.permits -= sent
+        self.delivered_messages += sent
+        self.redelivered_messages += redelivered
+        self.delivered_bytes += size
+        self.link.send(*pieces)
 
     def forget_done(self) -> None:
         """Forget the units at the beginning that are acknowledged."""
-        while self.out and (oldest := next(iter(self.out.values()))).state is UnitState.DONE:
-            del self.out[oldest.number]
+        done: list[int] = []
+        for number, each in self.out.items():
+            if each.state is not UnitState.DONE:
+                break
+            done.append(number)
+        for number in done:
+            del self.out[number]
 
     def take_back(self) -> list[Delivered]:
         """Return the units that it has, and forget them."""

@@ -6,7 +6,7 @@ clients acknowledge whole entries, so messages that were not sent together must 
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mqbridge.adapter.formats import MAX_UNIT_MESSAGES, batch_of_units
 from mqbridge.listener.delivered import Delivered
@@ -27,11 +27,11 @@ _DELIVER_AT_TAG = b"\x98\x01"
 """Tag of `MessageMetadata.deliver_at_time`. Metadata without these bytes has no such field, and need not be parsed."""
 _METADATA_OFFSET = 10
 """Offset of the metadata in an entry with a checksum: magic, checksum and size come before."""
-_OWN_ORIGIN = f"{SENDER_CLUSTER}|"
+OWN_ORIGIN = f"{SENDER_CLUSTER}|"
+"""The beginning of origins that the listener has stamped itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedEntry:
+class ReceivedEntry(NamedTuple):
     """An entry of a SEND, as a unit.
 
     count      number of its messages, as clients count them
@@ -42,6 +42,11 @@ class ReceivedEntry:
     metadata: MessageMetadata
     count: int
     is_opaque: bool
+
+    @property
+    def format(self) -> EntryFormat:
+        """The format of the unit."""
+        return _OPAQUE_FORMAT if self.is_opaque else _FORMAT
 
 
 def receive_entry(data: bytes, at: int) -> ReceivedEntry:
@@ -68,10 +73,15 @@ _FORMAT, _OPAQUE_FORMAT = EntryFormat(), OpaqueFormat()
 
 def make_batch(received: ReceivedEntry, source: Partition | None, last_sequence: int) -> Batch:
     """Make the batch that stores an entry. With a `source`, it is numbered: its last message has this sequence id."""
-    unit, unit_format = received.unit, _OPAQUE_FORMAT if received.is_opaque else _FORMAT
+    unit, unit_format = received.unit, received.format
     if source is None:
         return batch_of_units(unit_format, [unit], NO_SOURCE)
     return batch_of_units(unit_format, [unit._replace(position=(last_sequence - unit.message_count + 1,))], source)
+
+
+def batch_of(received: Sequence[ReceivedEntry]) -> Batch:
+    """Make the batch that stores several entries of one format, which are not numbered."""
+    return batch_of_units(received[0].format, [each.unit for each in received], NO_SOURCE)
 
 
 def entry_of(delivered: Delivered) -> bytes:
@@ -86,7 +96,7 @@ def entry_of(delivered: Delivered) -> bytes:
 
 
 def _encode(message: Message, number: int) -> bytes:
-    if message.origin is not None and message.origin.startswith(_OWN_ORIGIN):
+    if message.origin is not None and message.origin.startswith(OWN_ORIGIN):
         message = message.replace(origin=None, hops=max(0, message.hops - 1))
     entry = encode_alone(message, None, 0)
     metadata = entry.metadata
@@ -150,10 +160,11 @@ _ENCRYPTION_TAG = b"\x6a"
 
 def permits_of(delivered: Delivered) -> int:
     """Return how many permits a unit costs: the number of messages that the client counts when it has handled them."""
-    remaining = delivered.remaining.bit_count()
-    if delivered.count == 1 and delivered.unit is not None:
+    if delivered.count > 1:
+        return delivered.remaining.bit_count()
+    if delivered.unit is not None:
         data = delivered.unit.data
         end = _METADATA_OFFSET + int.from_bytes(data[_METADATA_OFFSET - 4 : _METADATA_OFFSET], "big")
         if data.find(_ENCRYPTION_TAG, _METADATA_OFFSET, end) >= 0:
             return max(1, metadata_of(delivered).num_messages_in_batch)
-    return remaining
+    return delivered.remaining

@@ -188,23 +188,25 @@ class ServedSubscription:
 
     def acknowledge(self, message_ids: Iterable[MessageIdData]) -> None:
         """Acknowledge single entries, or messages of batches."""
+        found: list[tuple[Delivered, int | None]] = []
+        number_of, find = self._ids.number_of, self.feed.find
         for each in message_ids:
-            number = self._ids.number_of((each.ledgerId, each.entryId))
-            delivered = self.feed.find(number)
-            if delivered is not None:
-                self._acknowledge(delivered, each)
-
-    def _acknowledge(self, delivered: Delivered, message_id: MessageIdData) -> None:
-        bits = None
-        if message_id.ack_set:
-            if delivered.count == 1:
-                return  # the entry has messages that cannot be told apart here, and some are not acknowledged
-            bits = full_mask(delivered.count) & ~from_words(message_id.ack_set)
-        self.feed.acknowledge(delivered, bits)
-        if delivered.state is UnitState.DONE:
-            taker = delivered.taker
-            if isinstance(taker, ServedConsumer) and taker.out.pop(delivered.number, None) is not None:
-                self._dispatcher.acknowledged(delivered, taker)
+            delivered = find(number_of((each.ledgerId, each.entryId)))
+            if delivered is None:
+                continue
+            bits = None
+            if each.ack_set:
+                if delivered.count == 1:
+                    continue  # the entry has messages that cannot be told apart here, and some are not acknowledged
+                bits = full_mask(delivered.count) & ~from_words(each.ack_set)
+            found.append((delivered, bits))
+        if found:
+            self.feed.acknowledge_all(found)
+        for delivered, _ in found:
+            if delivered.state is UnitState.DONE:
+                taker = delivered.taker
+                if isinstance(taker, ServedConsumer) and taker.out.pop(delivered.number, None) is not None:
+                    self._dispatcher.acknowledged(delivered, taker)
 
     def acknowledge_to(self, message_id: MessageIdData, consumer: ServedConsumer) -> None:
         """Acknowledge everything up to an entry, or up to messages of a batch. Does nothing on shared subscriptions."""
@@ -221,7 +223,7 @@ class ServedSubscription:
                 self.feed.acknowledge_to(number + 1)
             else:
                 self.feed.acknowledge_to(number)
-                self._acknowledge(delivered, message_id)
+                self.acknowledge([message_id])
         consumer.forget_done()
 
     def redeliver(self, consumer: ServedConsumer, message_ids: Sequence[MessageIdData], epoch: int | None) -> None:

@@ -1,5 +1,6 @@
-//! Encodes the MESSAGE frames in which a server delivers messages that were stored without units: the counterpart of
-//! `ServedConsumer.deliver` and `entries.py` in `mqbridge/pulsar/server`. Each message is an entry of its own, without batch framing.
+//! Encodes the MESSAGE frames in which a server delivers entries, and messages that were stored without units: the counterpart of
+//! `message_frames.py` and `entries.py` in `mqbridge/pulsar/server`. Such a message becomes an entry of its own, without batch
+//! framing.
 
 use crc32c::{crc32c, crc32c_append};
 
@@ -22,7 +23,13 @@ pub struct Delivery<'a> {
     pub raw_property: (&'a [u8], &'a [u8]),
 }
 
-/// The ids under which a message is delivered.
+/// What a frame delivers: an entry as it was stored, or a message.
+pub enum Content<'a> {
+    Entry(&'a [u8]),
+    Message(Message<'a>),
+}
+
+/// The ids under which it is delivered.
 #[derive(Clone, Copy)]
 pub struct Ids {
     /// The number of the message, which is the sequence id of its entry.
@@ -34,24 +41,29 @@ pub struct Ids {
 
 const MAGIC_CHECKSUM: [u8; 2] = [0x0e, 0x01];
 
-/// Appends the frames of all messages. Returns the number of bytes of their entries.
-pub fn encode_frames<'a>(messages: impl Iterator<Item = (Message<'a>, Ids)>, delivery: &Delivery, out: &mut Vec<u8>) -> usize {
+/// Appends the frames of all contents. Returns the number of bytes of their entries.
+pub fn encode_frames<'a>(contents: impl Iterator<Item = (Content<'a>, Ids)>, delivery: &Delivery, out: &mut Vec<u8>) -> usize {
     let (mut scratch, mut metadata, mut message_id, mut command) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut entry_bytes = 0;
-    for (message, ids) in messages {
-        let payload = message.payload().unwrap_or_default();
-        let is_raw = message.property(delivery.raw_property.0) == Some(delivery.raw_property.1);
+    for (content, ids) in contents {
         metadata.clear();
-        if !is_raw {
-            write_metadata(&message, ids.number, delivery, &mut scratch, &mut metadata);
-        }
-        let entry_size = if is_raw { payload.len() } else { 10 + metadata.len() + payload.len() };
+        let payload = match content {
+            Content::Entry(entry) => entry,
+            Content::Message(message) => {
+                if message.property(delivery.raw_property.0) != Some(delivery.raw_property.1) {
+                    write_metadata(&message, ids.number, delivery, &mut scratch, &mut metadata);
+                }
+                message.payload().unwrap_or_default()
+            }
+        };
+        let is_entry = metadata.is_empty(); // as it is; otherwise the metadata has the producer's name, at least
+        let entry_size = if is_entry { payload.len() } else { 10 + metadata.len() + payload.len() };
         write_command(ids, delivery, &mut message_id, &mut command);
         out.reserve(8 + command.len() + entry_size);
         out.extend_from_slice(&((4 + command.len() + entry_size) as u32).to_be_bytes());
         out.extend_from_slice(&(command.len() as u32).to_be_bytes());
         out.extend_from_slice(&command);
-        if !is_raw {
+        if !is_entry {
             let size = (metadata.len() as u32).to_be_bytes();
             let checksum = crc32c_append(crc32c_append(crc32c(&size), &metadata), payload);
             out.extend_from_slice(&MAGIC_CHECKSUM);
@@ -124,7 +136,7 @@ mod tests {
         store.rows.push(Row { payload, ..Row::default() });
         let mut out = Vec::new();
         let ids = Ids { number: 7, ledger: 1, entry: 7, redelivery_count: 0 };
-        let size = encode_frames(store.messages().map(|message| (message, ids)), &DELIVERY, &mut out);
+        let size = encode_frames(store.messages().map(|message| (Content::Message(message), ids)), &DELIVERY, &mut out);
         assert!(is_message(&out));
         assert_eq!(u32::from_be_bytes(out[..4].try_into().unwrap()) as usize, out.len() - 4);
         let command = u32::from_be_bytes(out[4..8].try_into().unwrap()) as usize;
