@@ -152,8 +152,9 @@ def pulsar_encode(
 ) -> tuple[list[tuple[bytes, bytes, int, int]], list[tuple[int, str]]]: ...
 
 # MESSAGE frames of a server, and the number of bytes of their entries. The contents are entries, and messages that were stored
-# without units. The ids of each are (number, ledger, entry, redelivery count); a consumer is (id, index of the partition or -1, epoch). The texts are the producer's name, the beginning of origins that
-# are left out, and name and value of the property of a message whose payload is an entry.
+# without units. The ids of each are (number, ledger, entry, redelivery count); a consumer is (id, index of the partition or -1,
+# epoch). The texts are the producer's name, the beginning of origins that are left out, and name and value of the property of a
+# message whose payload is an entry.
 def pulsar_frames(
     contents: list[bytes | Message | MessageView],
     ids: list[tuple[int, int, int, int]],

@@ -1,7 +1,7 @@
 """The listener for Pulsar clients beside a real Pulsar standalone: what both servers cost for the same program.
 
-The program is the official Java client (tests/java, PulsarBench); its own CPU time does not count. Of the servers, the CPU time
-of the whole process tree counts, from the program's start to its end: for the standalone the JVM has compiled its hot code before.
+The program is the official Java client (tests/java, PulsarBench); its own CPU time does not count. Of a server, the CPU time of its
+process tree counts, from the program's start to its end: the JVM of the standalone has compiled its hot code before.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import itertools
 import json
 import select
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,9 +18,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
-from tests.bench.figures import Figures, peak_rss_mb
+from tests.bench.figures import Figures, median, peak_rss_mb
 from tests.bench.listener_load import idle, producers
 from tests.bench.process_tree import tree_cpu_s
 from tests.kit import java
@@ -119,14 +118,15 @@ class ListenerServer:
         [self.port] = free_ports(1)
         self.url = f"pulsar://{HOST}:{self.port}"
 
-    def __enter__(self) -> ListenerServer:
+    def __enter__(self) -> Self:
         given = {"folder": self._folder.name, "port": self.port, **self.settings}
         argv = [sys.executable, "-m", "tests.bench.listener_process", json.dumps(given)]
         self._process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE)
         guard().process(self._process.pid)
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], START_S)
-        assert ready and self._process.stdout.readline() == b"READY\n", "the listener has not started"
+        assert ready, f"the listener has not started within {START_S} s"
+        assert self._process.stdout.readline() == b"READY\n", "the listener has ended at its start"
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -220,10 +220,7 @@ def measure(rounds: int, messages: int = MESSAGES, chosen: Sequence[Case] = CASE
             for _ in range(rounds):
                 for figures, each in zip(found, runs, strict=True):
                     figures.append(each.run(case, messages))
-            listener, standalone = (
-                Figures(*(statistics.median(getattr(run, name) for run in each) for name in ("rate", "cpu", "rss_mb")))
-                for each in found
-            )
+            listener, standalone = (median(each) for each in found)
             rows.append((case, listener, standalone))
     return [row for row in rows if row[0] in chosen]
 
@@ -252,10 +249,11 @@ def crowd(connections: int = IDLE_CONNECTIONS, busy: int = BUSY_PRODUCERS, messa
             rate = producers(server.port, busy, messages, SIZE)
             cpu = (tree_cpu_s(server.pid) - cpu) / messages * 1e6
             rss = peak_rss_mb(server.pid)
+    quiet = f"{held:.0f} MB ({held / connections * 1000:.1f} KB each), {idle_cpu:.1%} of a core"
+    loud = f"{rate:,.0f} messages/s, {cpu:.1f} CPU-s per million, {rss:.0f} MB at most"
     return [
-        f"- {connections:,} idle connections: {held:.0f} MB ({held / connections * 1000:.1f} KB each), {idle_cpu:.1%} of a core",
-        f"- {busy} producers on connections of their own beside them, {messages:,} single messages: {rate:,.0f} messages/s,"
-        f" {cpu:.1f} CPU-s per million, {rss:.0f} MB at most",
+        f"- {connections:,} idle connections: {quiet}",
+        f"- {busy} producers on connections of their own beside them, {messages:,} single messages: {loud}",
     ]
 
 
@@ -266,13 +264,13 @@ def table(rounds: int, messages: int | None = None, only: str = "") -> str:
     lines = [
         "## Listener for Pulsar clients",
         "",
-        f"The same program of the official Java client with a listener over the embedded log, and with Pulsar {'standalone'}, which",
-        f"has run before: {messages:,} messages of {SIZE:,} bytes in one partition. Figures are medians of {rounds} alternating runs.",
-        "CPU is that of the server's processes, with the start of the client. Batches have at most 128 KiB. Exclusive subscriptions",
-        "acknowledge cumulatively, shared ones message by message. Messages stored without units come one by one from the",
-        "listener; the standalone has none, and delivers messages that were sent one by one.",
+        "The same program of the official Java client with a listener over the embedded log, and with a Pulsar standalone that",
+        f"has run before: {messages:,} messages of {SIZE:,} bytes in one partition. Figures are medians of {rounds} alternating",
+        "runs. CPU is that of the server's processes, with the start of the client. Batches have at most 128 KiB. Exclusive",
+        "subscriptions acknowledge cumulatively, shared ones message by message. Messages stored without units come one by one",
+        "from the listener; the standalone has none, and delivers messages that were sent one by one.",
         "",
-        "| case | listener: messages/s | CPU-s per million | standalone: messages/s | CPU-s per million | ratio: messages/s | CPU |",
+        "| case | listener: messages/s | CPU-s per million | standalone: messages/s | CPU-s per million | ratio: rate | CPU |",
         "|---|---|---|---|---|---|---|",
     ]
     for case, listener, standalone in measure(rounds, messages, chosen):

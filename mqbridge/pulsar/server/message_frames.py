@@ -1,7 +1,7 @@
 """Encodes the MESSAGE frames of the units that a consumer gets at once.
 
-The compiled module makes one piece of bytes of them. It is not used for units that are acknowledged in part, nor for large entries
-only, which the plain code passes on without copying them.
+The compiled module makes one piece of bytes of them. It is not used for units that are acknowledged in part, nor if all are large
+entries, which the plain code passes on without copying them.
 """
 
 from collections.abc import Sequence

@@ -16,9 +16,9 @@ from enum import Enum
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.listener.publisher import Publisher, Stored
 from mqbridge.message import Partition
+from mqbridge.pulsar.mapping.unit_format import EntryFormat
 from mqbridge.pulsar.server.consumer import ClientLink
 from mqbridge.pulsar.server.entries import ReceivedEntry, batch_of, make_batch, receive_entry
-from mqbridge.pulsar.mapping.unit_format import EntryFormat
 from mqbridge.pulsar.server.message_ids import MessageIds
 from mqbridge.pulsar.wire import codes, ids, server_commands
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import CommandSend

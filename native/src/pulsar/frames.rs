@@ -126,8 +126,14 @@ mod tests {
     use crate::message::Store;
     use crate::pulsar::delivered::is_message;
 
-    const DELIVERY: Delivery =
-        Delivery { consumer: 3, partition: -1, epoch: Some(2), producer: b"p", own_origin: b"own|", raw_property: (b"raw", b"1") };
+    const DELIVERY: Delivery = Delivery {
+        consumer: 3,
+        partition: -1,
+        epoch: Some(2),
+        producer: b"p",
+        own_origin: b"own|",
+        raw_property: (b"raw", b"1"),
+    };
 
     #[test]
     fn a_frame_has_its_sizes_and_its_command() {

@@ -155,7 +155,8 @@ fn pulsar_frames<'py>(
             Some(bytes) => Content::Entry(bytes),
             None => Content::Message(next_message()),
         });
-        let ids = ids.into_iter().map(|(number, ledger, entry, redelivery_count)| Ids { number, ledger, entry, redelivery_count });
+        let ids =
+            ids.into_iter().map(|(number, ledger, entry, redelivery_count)| Ids { number, ledger, entry, redelivery_count });
         let mut out = Vec::new();
         let entry_bytes = encode_frames(all.zip(ids), &delivery, &mut out);
         Ok(Some((PyBytes::new(py, &out), entry_bytes)))
