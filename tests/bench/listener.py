@@ -1,7 +1,7 @@
 """The listener for Pulsar clients beside a real Pulsar standalone: what both servers cost for the same program.
 
-The program is the official Java client (tests/java, PulsarBench); its own CPU time does not count. Of a server, the CPU time of its
-process tree counts, from the program's start to its end: the JVM of the standalone has compiled its hot code before.
+The program is the official Java client (tests/java, PulsarBench); its own CPU time does not count. Of a server, the CPU time of
+its process tree counts, from the program's start to its end: the JVM of the standalone has compiled its hot code before.
 """
 
 from __future__ import annotations
