@@ -6,7 +6,6 @@ clients acknowledge whole entries, so messages that were not sent together must 
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from mqbridge.adapter.formats import MAX_UNIT_MESSAGES, batch_of_units
 from mqbridge.listener.delivered import Delivered
@@ -31,17 +30,17 @@ OWN_ORIGIN = f"{SENDER_CLUSTER}|"
 """The beginning of origins that the listener has stamped itself."""
 
 
-class ReceivedEntry(NamedTuple):
+class ReceivedEntry:
     """An entry of a SEND, as a unit.
 
     count      number of its messages, as clients count them
     is_opaque  True if its messages cannot be told apart here, or it is only a part of one: it counts as one message
     """
 
-    unit: Unit
-    metadata: MessageMetadata
-    count: int
-    is_opaque: bool
+    __slots__ = ("count", "is_opaque", "metadata", "unit")
+
+    def __init__(self, unit: Unit, metadata: MessageMetadata, count: int, is_opaque: bool) -> None:
+        self.unit, self.metadata, self.count, self.is_opaque = unit, metadata, count, is_opaque
 
     @property
     def format(self) -> EntryFormat:
