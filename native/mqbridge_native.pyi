@@ -151,6 +151,17 @@ def pulsar_encode(
     messages: Messages, origin: str | None, max_messages: int, max_bytes: int
 ) -> tuple[list[tuple[bytes, bytes, int, int]], list[tuple[int, str]]]: ...
 
+# MESSAGE frames of a server, and the number of bytes of their entries. The contents are entries, and messages that were stored
+# without units. The ids of each are (number, ledger, entry, redelivery count); a consumer is (id, index of the partition or -1,
+# epoch). The texts are the producer's name, the beginning of origins that are left out, and name and value of the property of a
+# message whose payload is an entry.
+def pulsar_frames(
+    contents: list[bytes | Message | MessageView],
+    ids: list[tuple[int, int, int, int]],
+    consumer: tuple[int, int, int | None],
+    texts: tuple[str, str, str, str],
+) -> tuple[bytes, int] | None: ...
+
 # TubeMQ
 # `PackedMessage` has the interface `StoredMessage` (mqbridge/tubemq/wire/stored_message.py), `Requests` that of mapping/share.py.
 @final

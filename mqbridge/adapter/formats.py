@@ -36,6 +36,13 @@ def message_positions(unit: Unit) -> list[Position]:
     return [(*leading, first + index) for index in range(unit.message_count)]
 
 
+def _last_position(unit: Unit) -> Position:
+    if not unit.position:
+        return ()
+    *leading, first = unit.position
+    return (*leading, first + unit.message_count - 1)
+
+
 def batch_of_units(unit_format: UnitFormat, units: Sequence[Unit], source: Partition = NO_SOURCE) -> Batch:
     """Make a batch of one or more units, to store them. Raises ValueError for a number of messages that no unit has.
 
@@ -46,9 +53,14 @@ def batch_of_units(unit_format: UnitFormat, units: Sequence[Unit], source: Parti
     def decode() -> list[Message]:
         return [message for unit in units for message in unit_format.decode(unit, message_positions(unit))]
 
-    if not units or not all(0 < unit.message_count <= MAX_UNIT_MESSAGES for unit in units):
-        raise ValueError(f"a unit has 1 to {MAX_UNIT_MESSAGES} messages")
-    size, count = sum(len(unit.data) for unit in units), sum(unit.message_count for unit in units)
+    size = count = 0
+    for unit in units:
+        if not 0 < unit.message_count <= MAX_UNIT_MESSAGES:
+            raise ValueError(f"a unit has 1 to {MAX_UNIT_MESSAGES} messages")
+        size += len(unit.data)
+        count += unit.message_count
+    if not units:
+        raise ValueError(f"a unit has 1 to {MAX_UNIT_MESSAGES} messages, and a batch has a unit")
     return Batch(
         source,
         decode,
@@ -56,7 +68,7 @@ def batch_of_units(unit_format: UnitFormat, units: Sequence[Unit], source: Parti
         size=size,
         held_bytes=size + count * MESSAGE_BYTES,
         first=units[0].position,
-        next=message_positions(units[-1])[-1],
+        next=_last_position(units[-1]),
         format=unit_format.name,
         units=lambda: units,
         published_ms=units[0].published_ms,

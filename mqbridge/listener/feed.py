@@ -30,7 +30,7 @@ import asyncio
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from mqbridge.adapter.numbering import Numbering
@@ -366,20 +366,23 @@ class Feed:
         Never waits; if it returns nothing, the watchers are called when there is something.
         """
         taken: list[Delivered] = []
+        delivered_messages = 0
         while not self._is_finishing and (delivered := self._next()) is not None:
             messages, size = delivered.remaining.bit_count(), delivered.size
             if taken and (messages > max_messages or size > max_bytes):
                 break
             self._drop_next()
             delivered.state = State.OUT
-            self._out_count += 1
-            self._none_out.clear()
-            self.counters.delivered += messages
+            delivered_messages += messages
             taken.append(delivered)
             max_messages -= messages
             max_bytes -= size
             if max_messages <= 0 or max_bytes <= 0:
                 break
+        if taken:
+            self._out_count += len(taken)
+            self._none_out.clear()
+            self.counters.delivered += delivered_messages
         if not self._fresh and not self._again:
             self._is_wanted = True
             self._may_read.set()
@@ -426,6 +429,13 @@ class Feed:
         if delivered.generation == self.generation:
             self._acknowledge(delivered, delivered.remaining if bits is None else bits)
             self._advance()
+
+    def acknowledge_all(self, units: Iterable[tuple[Delivered, int | None]]) -> None:
+        """Acknowledge messages of several units, see `acknowledge`."""
+        for delivered, bits in units:
+            if delivered.generation == self.generation:
+                self._acknowledge(delivered, delivered.remaining if bits is None else bits)
+        self._advance()
 
     def acknowledge_to(self, number: int) -> None:
         """Acknowledge every message whose number is smaller than this one."""

@@ -120,6 +120,10 @@ class Publisher:
         self._all_answered = asyncio.Event()
         self._all_answered.set()
 
+    def keeps(self, unit_format: str) -> bool:
+        """Return True if units of this format are stored as they are."""
+        return unit_format in self._outbound.formats
+
     def publish(self, partition: int, batch: Batch, done: Done) -> Publication:
         """Store a batch, without waiting; `done` gets the answer, never before this returns.
 
@@ -280,8 +284,8 @@ class Publisher:
         if not self._in_order:
             self._answer(publication)
         else:
-            while self._pending and next(iter(self._pending)).stored is not None:
-                self._answer(next(iter(self._pending)))
+            while self._pending and (oldest := next(iter(self._pending))).stored is not None:
+                self._answer(oldest)
         if not self._pending:
             asyncio.get_running_loop().call_soon(self._all_answered.set)  # after the callbacks
 

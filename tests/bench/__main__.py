@@ -1,6 +1,6 @@
 """`make bench`: measures the figures of docs/explanation/benchmarks.md on this machine.
 
-python -m tests.bench            codec, overhead, ratios, bridge, latency, memory, clients, tls and spark
+python -m tests.bench            codec, overhead, ratios, bridge, latency, memory, clients, listener, tls and spark
 python -m tests.bench codec      encoding and decoding; takes seconds, needs no server
 python -m tests.bench overhead   CPU time per batch without encoding and decoding; takes a minute, needs no server
 python -m tests.bench ratios --write    CPU time relative to the Java bridge in the nine directions, for page and README
@@ -10,6 +10,7 @@ python -m tests.bench bridge --against DIR    this gateway and the gateway of an
 python -m tests.bench latency --direction tubemq-pulsar    latency added by the gateway and by the Java bridge
 python -m tests.bench memory     memory of a gateway whose target is unreachable; takes two minutes
 python -m tests.bench tls --direction pulsar-rocketmq --messages 200000    cost of TLS; a shorter run of one direction
+python -m tests.bench listener --case Shared    some of the runs with a listener and with a real Pulsar standalone
 python -m tests.bench clients    our clients and the official ones
 python -m tests.bench spark --jobs "source|copy" --rows 200000    some of the Spark jobs, and the Kafka jobs to compare with
 python -m tests.bench profile rocketmq-pulsar ordinary    CPU time by package and function (see `profile --help`)
@@ -23,7 +24,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import bridge, bridge_page, clients, codec, latency, memory, overhead, profile, ratios, spark, tls
+from tests.bench import bridge, bridge_page, clients, codec, latency, listener, memory, overhead, profile, ratios, spark, tls
 from tests.bench.corpora import CORPORA, ORDINARY
 from tests.bench.ends import SEED
 from tests.bench.pages import chapters, machine, renew
@@ -92,6 +93,7 @@ CHAPTERS: dict[str, Callable[[argparse.Namespace], str]] = {
     ),
     "memory": lambda given: memory.chapter(seed=given.seed),
     "clients": lambda given: clients.table(given.rounds),
+    "listener": lambda given: listener.table(given.rounds, given.messages, only=given.case),
     "tls": lambda given: tls.table(given.rounds, total=given.messages or tls.MESSAGES, only=given.direction),
     "spark": lambda given: spark.table(given.rounds, chosen=given.jobs, rows=given.rows),
 }
@@ -131,6 +133,7 @@ def options() -> argparse.ArgumentParser:
         metavar="SHARE",
         help="sending rate as a share of the maximum (default %(default)s)",
     )
+    parser.add_argument("--case", default="", metavar="TEXT", help="listener: only the cases whose names contain this text")
     of_spark = parser.add_argument_group("spark")
     of_spark.add_argument(
         "--jobs", default="", metavar="REGEX", help="work and ends of the jobs to measure, as in the table (default all)"

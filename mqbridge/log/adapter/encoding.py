@@ -106,8 +106,9 @@ class ShareEncoder:
     def _encode_units(self, encoded: EncodedShare, units: Sequence[Unit], unit_format: str, *, has_sequence: bool) -> None:
         """Add a row for each unit. A unit of which messages are left out is decoded: it must not be stored whole."""
         max_bytes = self._config.max_message_bytes
-        if not all(0 < unit.message_count <= MAX_UNIT_MESSAGES for unit in units):
-            raise ClusterError(f"a unit has 1 to {MAX_UNIT_MESSAGES} messages", Failure.FATAL)
+        for unit in units:
+            if not 0 < unit.message_count <= MAX_UNIT_MESSAGES:
+                raise ClusterError(f"a unit has 1 to {MAX_UNIT_MESSAGES} messages", Failure.FATAL)
         for unit in units:
             if unit.left_out:
                 messages = [m for k, m in enumerate(decode_unit(unit_format, unit)) if not unit.left_out >> k & 1]

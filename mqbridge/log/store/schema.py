@@ -21,6 +21,7 @@ in an index leads to the row of another topic, without an error.
 
 import sqlite3
 import struct
+from functools import lru_cache
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -133,9 +134,18 @@ def batch_crc(partition: int, base: int, count: int, stamp: BatchStamp, records:
     appended_ms, age_ms, unit_format, sender, sequence = stamp
     crc = crc32c(_BATCH.pack(partition, base, count, appended_ms, age_ms))
     if unit_format is not None or sender is not None or sequence is not None:
-        fields = (unit_format, sender, sequence)
-        crc = crc32c(repr(fields).encode("utf-8", "surrogatepass"), crc)
+        is_unnumbered = sender is None and sequence is None
+        crc = crc32c(_text_of_format(unit_format) if is_unnumbered else _stamp_text(unit_format, sender, sequence), crc)
     return crc32c(records, crc)
+
+
+def _stamp_text(unit_format: str | None, sender: str | None, sequence: int | None) -> bytes:
+    return repr((unit_format, sender, sequence)).encode("utf-8", "surrogatepass")
+
+
+@lru_cache(maxsize=64, typed=True)  # there are few formats, and a row of each single message has one
+def _text_of_format(unit_format: str | None) -> bytes:
+    return _stamp_text(unit_format, None, None)
 
 
 def partition_id(topic_id: int, number: int) -> int:

@@ -58,6 +58,8 @@ TRANSACTION_COMMANDS: dict[int, str] = {
     BaseCommand.END_TXN: "endTxn",
 }
 """The commands of transactions, with the name of their field."""
+_GATHERED = frozenset({BaseCommand.SEND, BaseCommand.FLOW, BaseCommand.ACK})
+"""Commands whose work is done once for many of them, see `ServedConnection._finish_gathered`."""
 SERVER_VERSION = f"mqbridge {__version__}"
 
 
@@ -95,6 +97,10 @@ class ServedConnection:
         self._endpoint: ServedEndpoint
         self._closed_producers: dict[int, None] = {}
         """Ids of producers that we have closed, the oldest first."""
+        self._sending: dict[ServedProducer, None] = {}
+        """Producers that have to be flushed."""
+        self._dispatching: dict[ServedSubscription, None] = {}
+        """Subscriptions that may have something to deliver."""
         self._requests = 0
         self._keep_alive: asyncio.TimerHandle | None = None
         self._pinged_at: float | None = None
@@ -115,21 +121,39 @@ class ServedConnection:
 
     def on_frames(self, frames: list[bytes]) -> None:
         """Handle frames. A violation of the protocol closes the connection."""
-        for data in frames:
-            if self.state is ConnectionState.CLOSED:
-                return
-            frame = parse_frame(data)
-            try:
-                if frame.type == BaseCommand.SEND and self.state is ConnectionState.READY:
-                    self._on_send(frame)
-                else:
-                    self._on_command(frame)
-            except ProtocolError:
-                raise
-            except Exception:  # a bug: what was answered is not known, so the client begins anew
-                log.exception("command %d of %s failed unexpectedly", frame.type, self.peer)
-                self.fail(codes.UNKNOWN, "the command failed unexpectedly")
+        try:
+            for data in frames:
+                if self.state is ConnectionState.CLOSED:
+                    return
+                self._on_frame(parse_frame(data))
+        finally:
+            self._finish_gathered()
         self._limit_reading()
+
+    def _on_frame(self, frame: Frame) -> None:
+        try:
+            if frame.type == BaseCommand.SEND and self.state is ConnectionState.READY:
+                self._on_send(frame)
+            else:
+                if frame.type not in _GATHERED:
+                    self._finish_gathered()
+                self._on_command(frame)
+        except ProtocolError:
+            raise
+        except Exception:  # a bug: what was answered is not known, so the client begins anew
+            log.exception("command %d of %s failed unexpectedly", frame.type, self.peer)
+            self.fail(codes.UNKNOWN, "the command failed unexpectedly")
+
+    def _finish_gathered(self) -> None:
+        """Store what SEND has brought, and deliver what FLOW and ACK permit: once for many frames that came together."""
+        if self._sending:
+            sending, self._sending = self._sending, {}
+            for producer in sending:
+                producer.flush()
+        if self._dispatching:
+            dispatching, self._dispatching = self._dispatching, {}
+            for subscription in dispatching:
+                subscription.dispatch()
 
     def on_lost(self, error: Exception) -> None:
         """End all producers and consumers."""
@@ -495,7 +519,8 @@ class ServedConnection:
         command = frame.command.send
         producer = self.producers.get(command.producer_id)
         if producer is not None:
-            producer.send(command, frame.data, frame.entry_offset)
+            self._sending[producer] = None
+            producer.send(command, frame.data, frame.entry_offset, self._broker.max_message_bytes)
         elif command.producer_id not in self._closed_producers:
             self.fail(codes.NOT_ALLOWED, f"SEND for producer {command.producer_id}, which is not open")
 
@@ -582,7 +607,7 @@ class ServedConnection:
         elif (found := self._open_consumer(request.consumer_id)) is not None:
             consumer, subscription = found
             consumer.grant(request.messagePermits)
-            subscription.dispatch()
+            self._dispatching[subscription] = None
 
     def _on_ack(self, command: BaseCommand) -> None:
         request = command.ack
@@ -600,7 +625,7 @@ class ServedConnection:
                 subscription.acknowledge_to(request.message_id[0], consumer)
         else:
             subscription.acknowledge(request.message_id)
-        subscription.dispatch()
+        self._dispatching[subscription] = None
         if has_request:
             self._serve(
                 self._answer_ack(consumer, subscription, request.request_id),

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from mqbridge.listener.delivered import Delivered
 from mqbridge.listener.delivered import State as UnitState
-from mqbridge.pulsar.server.entries import Chunk, chunk_of, entry_of, permits_of
+from mqbridge.pulsar.server.entries import Chunk, permits_of
+from mqbridge.pulsar.server.message_frames import FrameEncoder
 from mqbridge.pulsar.server.message_ids import MessageIds
-from mqbridge.pulsar.wire import ids, server_commands
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class ServedConsumer:
         """Sizes of the chunked messages of which it has got a part, by their uuid: it cannot acknowledge them before the rest."""
         self.opened_at = time.time()
         self.delivered_messages = self.delivered_bytes = self.redelivered_messages = 0
-        self._ids, self._encoder = message_ids, server_commands.MessageEncoder(consumer_id, partition)
+        self._encoder = FrameEncoder(consumer_id, partition, message_ids)
 
     @property
     def can_take(self) -> bool:
@@ -107,34 +107,30 @@ class ServedConsumer:
 
         Returns those that cannot become entries, with the reasons: they are not sent, and the consumer does not have them.
         """
-        pieces: list[bytes] = []
-        failed: list[tuple[Delivered, str]] = []
+        units = list(units)
+        if not units:
+            return []
+        frames = self._encoder.encode(units, self.epoch, counts_deliveries=counts_deliveries)
+        if frames.failed:
+            failed = {id(each) for each, _ in frames.failed}
+            units = [each for each in units if id(each) not in failed]
+        for chunk in frames.chunks:
+            self._note_chunk(chunk)
+        out, sent, redelivered = self.out, 0, 0
         for each in units:
-            try:
-                entry = entry_of(each)
-            except Exception as error:  # of whatever kind: one message must not keep the others
-                log.exception("message %d cannot become an entry", each.number)
-                failed.append((each, f"it cannot become an entry: {error!r}"))
-                continue
-            full = ids.full_mask(each.count)
-            ack_set = ids.to_words(each.remaining) if each.remaining != full else ()
-            count = each.deliveries if counts_deliveries else 0
-            entry_id = self._ids.entry_id(each.number)
-            pieces.append(self._encoder.encode(entry_id, len(entry), count, ack_set, self.epoch))
-            pieces.append(entry)
-            if (chunk := chunk_of(entry)) is not None:
-                self._note_chunk(chunk)
             messages = permits_of(each)
-            self.permits -= messages
-            self.delivered_messages += messages
-            self.delivered_bytes += len(entry)
+            sent += messages
             if each.deliveries:
-                self.redelivered_messages += messages
+                redelivered += messages
             each.taker = self
-            self.out[each.number] = each
-        if pieces:
-            self.link.send(*pieces)
-        return failed
+            out[each.number] = each
+        self.permits -= sent
+        self.delivered_messages += sent
+        self.redelivered_messages += redelivered
+        self.delivered_bytes += frames.entry_bytes
+        if units:
+            self.link.send(*frames.pieces)
+        return frames.failed
 
     def _note_chunk(self, chunk: Chunk) -> None:
         if chunk.is_last:
@@ -144,8 +140,13 @@ class ServedConsumer:
 
     def forget_done(self) -> None:
         """Forget the units at the beginning that are acknowledged."""
-        while self.out and (oldest := next(iter(self.out.values()))).state is UnitState.DONE:
-            del self.out[oldest.number]
+        done: list[int] = []
+        for number, each in self.out.items():
+            if each.state is not UnitState.DONE:
+                break
+            done.append(number)
+        for number in done:
+            del self.out[number]
 
     def take_back(self) -> list[Delivered]:
         """Return the units that it has, and forget them."""

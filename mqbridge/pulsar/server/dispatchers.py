@@ -161,6 +161,8 @@ class SharedDispatcher:
     def _pick(self) -> ServedConsumer | None:
         """Return the next consumer that can take a unit; one of a lower priority only if no other can."""
         count = len(self.consumers)
+        if count == 1:
+            return self.consumers[0] if self.consumers[0].can_take else None
         ready = [self.consumers[(self._next + offset) % count] for offset in range(count)]
         ready = [consumer for consumer in ready if consumer.can_take]
         return min(ready, key=lambda consumer: consumer.priority, default=None)

@@ -7,7 +7,6 @@ clients acknowledge whole entries, so messages that were not sent together must 
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from mqbridge.adapter.formats import MAX_UNIT_MESSAGES, batch_of_units
@@ -35,10 +34,10 @@ _METADATA_OFFSET = 10
 """Offset of the metadata in an entry with a checksum: magic, checksum and size come before."""
 _CHECKSUM_MAGIC, _CHECKSUM_BYTES = MAGIC_CHECKSUM.to_bytes(2), 6
 """How an entry with a checksum begins, and the bytes that one without a checksum does not have."""
-_OWN_ORIGIN = f"{SENDER_CLUSTER}|"
+OWN_ORIGIN = f"{SENDER_CLUSTER}|"
+"""The beginning of origins that the listener has stamped itself."""
 
 
-@dataclass(frozen=True, slots=True)
 class SentEntry:
     """An entry of a SEND, as a unit.
 
@@ -46,10 +45,15 @@ class SentEntry:
     is_opaque  True if its messages cannot be told apart here, or it is only a part of one: it counts as one message
     """
 
-    unit: Unit
-    metadata: MessageMetadata
-    count: int
-    is_opaque: bool
+    __slots__ = ("count", "is_opaque", "metadata", "unit")
+
+    def __init__(self, unit: Unit, metadata: MessageMetadata, count: int, is_opaque: bool) -> None:
+        self.unit, self.metadata, self.count, self.is_opaque = unit, metadata, count, is_opaque
+
+    @property
+    def format(self) -> EntryFormat:
+        """The format of the unit."""
+        return _OPAQUE_FORMAT if self.is_opaque else _FORMAT
 
 
 def receive_entry(data: bytes, at: int) -> SentEntry:
@@ -111,10 +115,15 @@ _FORMAT, _OPAQUE_FORMAT = NamedFormat(), OpaqueFormat()
 
 def make_batch(received: SentEntry, source: Partition | None, last_sequence: int) -> Batch:
     """Make the batch that stores an entry. With a `source`, it is numbered: its last message has this sequence id."""
-    unit, unit_format = received.unit, _OPAQUE_FORMAT if received.is_opaque else _FORMAT
+    unit, unit_format = received.unit, received.format
     if source is None:
         return batch_of_units(unit_format, [unit], NO_SOURCE)
     return batch_of_units(unit_format, [unit._replace(position=(last_sequence - unit.message_count + 1,))], source)
+
+
+def batch_of(received: Sequence[SentEntry]) -> Batch:
+    """Make the batch that stores several entries of one format, which are not numbered."""
+    return batch_of_units(received[0].format, [each.unit for each in received], NO_SOURCE)
 
 
 def entry_of(delivered: Delivered) -> bytes:
@@ -129,7 +138,7 @@ def entry_of(delivered: Delivered) -> bytes:
 
 
 def _encode(message: Message, number: int) -> bytes:
-    if message.origin is not None and message.origin.startswith(_OWN_ORIGIN):
+    if message.origin is not None and message.origin.startswith(OWN_ORIGIN):
         message = message.replace(origin=None, hops=max(0, message.hops - 1))
     sent_by = None
     if (value := message.property(SENT_BY)) is not None and (sent_by := SentBy.parse(value)) is not None:
@@ -232,11 +241,12 @@ _ENCRYPTION_TAG = b"\x6a"
 
 def permits_of(delivered: Delivered) -> int:
     """Return how many permits a unit costs: the number of messages that the client counts when it has handled them."""
-    remaining = delivered.remaining.bit_count()
-    if delivered.count == 1 and delivered.unit is not None:
+    if delivered.count > 1:
+        return delivered.remaining.bit_count()
+    if delivered.unit is not None:
         try:
             if _may_contain(_ENCRYPTION_TAG, delivered.unit.data):
                 return max(1, metadata_of(delivered).num_messages_in_batch)
         except RemoteProtocolError:  # the client finds out that it is damaged
-            return remaining
-    return remaining
+            pass
+    return delivered.remaining

@@ -10,14 +10,15 @@ close, fail        OPENING, OPEN -> CLOSED
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from mqbridge.errors import Failure, RemoteProtocolError
 from mqbridge.listener.publisher import Publisher, Stored
 from mqbridge.message import Partition
+from mqbridge.pulsar.mapping.unit_format import EntryFormat
 from mqbridge.pulsar.server.consumer import ClientLink
-from mqbridge.pulsar.server.entries import make_batch, receive_entry
+from mqbridge.pulsar.server.entries import SentEntry, batch_of, make_batch, receive_entry
 from mqbridge.pulsar.server.message_ids import MessageIds
 from mqbridge.pulsar.server.support import MARKERS
 from mqbridge.pulsar.wire import codes, ids, server_commands
@@ -27,6 +28,10 @@ log = logging.getLogger(__name__)
 
 NO_ID: ids.EntryId = (-1, -1)
 """The id in the receipt of an entry that was stored before, or whose position is not known."""
+
+
+GATHERED_BYTES = 128 << 10
+"""Maximum bytes of entries that are stored with one publication: they came together, and none of them is large."""
 
 
 class ServedProducerState(Enum):
@@ -59,16 +64,25 @@ class ServedProducer:
         self.on_failed: Callable[[], None] = lambda: None
         """Called when a send has failed: the producer is closed, and its client opens it again."""
         self._index = 0
+        self._gathered: list[tuple[SentEntry, int, int]] = []
+        """Entries that wait for `flush`, with the sequence ids of their SEND."""
+        self._gathered_bytes = 0
+        self._may_gather = False
         self._source: Partition | None = None
         self._ids, self._receipts = message_ids, server_commands.ReceiptEncoder(producer_id)
 
     def opened(self, publisher: Publisher, index: int, source: Partition | None) -> None:
         """Accept sends. `index` is the outbound's index of the partition; with a `source`, messages are numbered."""
         self.publisher, self._index, self._source = publisher, index, source
+        self._may_gather = source is None and publisher.keeps(EntryFormat.name)
         self.state = ServedProducerState.OPEN
 
-    def send(self, command: CommandSend, data: bytes, entry_offset: int) -> None:
-        """Store an entry; it is answered when it is stored. Does nothing if the producer is not open."""
+    def send(self, command: CommandSend, data: bytes, entry_offset: int, max_gathered: int = 0) -> None:
+        """Store an entry; it is answered when it is stored. Does nothing if the producer is not open.
+
+        One of at most `max_gathered` bytes, which the backing is known to accept, may wait for the next call of `flush`, and is
+        stored together with others: that costs much less than to store each by itself.
+        """
         if self.state is not ServedProducerState.OPEN or self.publisher is None or self.is_draining:
             return
         sequence, highest = command.sequence_id, command.highest_sequence_id
@@ -84,6 +98,14 @@ class ServedProducer:
         self.received_bytes += len(received.unit.data)
         self.pending += 1
         self.link.pending_sends += 1
+        size = len(received.unit.data)
+        if self._may_gather and size <= max_gathered and not received.is_opaque:
+            if self._gathered_bytes + size > GATHERED_BYTES:
+                self.flush()
+            self._gathered.append((received, sequence, highest))
+            self._gathered_bytes += size
+            return
+        self.flush()
         source = self._source
         metadata = received.metadata
         if source is not None and metadata.num_chunks_from_msg > 1 and metadata.chunk_id != metadata.num_chunks_from_msg - 1:
@@ -95,29 +117,56 @@ class ServedProducer:
             lambda stored: self._on_stored(sequence, highest, stored),
         )
 
+    def flush(self) -> None:
+        """Store the entries that wait."""
+        gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        if gathered and self.publisher is not None:
+            batch = batch_of([received for received, _, _ in gathered])
+            self.publisher.publish(self._index, batch, lambda stored: self._on_all_stored(gathered, stored))
+
+    def _on_all_stored(self, gathered: Sequence[tuple[SentEntry, int, int]], stored: Stored) -> None:
+        """Answer the sends of one publication, each with its own position."""
+        positions, at = stored.positions, 0
+        self.pending -= len(gathered)
+        self.link.pending_sends -= len(gathered)
+        self.link.on_answered()
+        if stored.problem is not None or self.state is ServedProducerState.CLOSED:
+            for _, sequence, highest in gathered:
+                self._on_problem(stored, max(sequence, highest))
+            return
+        receipts: list[bytes] = []
+        for received, sequence, highest in gathered:
+            first = positions[at] if positions else ()
+            at += received.unit.message_count
+            receipts.append(self._receipts.encode(sequence, highest, self._ids.id_of(first) if first else NO_ID))
+        self.link.send(b"".join(receipts))
+
     def _on_stored(self, sequence: int, highest: int, stored: Stored) -> None:
         """Answer a send."""
         self.pending -= 1
         self.link.pending_sends -= 1
         self.link.on_answered()
-        if self.state is ServedProducerState.CLOSED:
-            return
-        if stored.problem is not None and stored.problem.failure is Failure.REFUSED:
-            # It is never stored, not even as a dead letter. With this code, the Java client fails the message to its application;
-            # others send it again until their own time-out.
-            problem = f"the message is never stored: {stored.problem}"
-            self.link.send(server_commands.send_error(self.id, max(sequence, highest), codes.NOT_ALLOWED, problem))
-            return
-        if stored.problem is not None:
-            # Most clients close their whole connection when they get SEND_ERROR. With CLOSE_PRODUCER they open the producer
-            # again, and send again everything that has no receipt, in order.
-            log.warning("producer %s of %s: a batch was not stored: %s", self.name, self.link.peer, stored.problem)
-            if self.state is ServedProducerState.OPEN:
-                self.on_failed()
+        if stored.problem is not None or self.state is ServedProducerState.CLOSED:
+            self._on_problem(stored, max(sequence, highest))
             return
         first = stored.first
         entry = self._ids.id_of(first) if first and not stored.is_duplicate else NO_ID
         self.link.send(self._receipts.encode(sequence, highest, entry))
+
+    def _on_problem(self, stored: Stored, sequence: int) -> None:
+        """Tell the client that a batch with this sequence id was not stored; do nothing if the producer is closed."""
+        if stored.problem is None or self.state is not ServedProducerState.OPEN:
+            return
+        if stored.problem.failure is Failure.REFUSED:
+            # It is never stored, not even as a dead letter. With this code, the Java client fails the message to its application;
+            # others send it again until their own time-out.
+            problem = f"the message is never stored: {stored.problem}"
+            self.link.send(server_commands.send_error(self.id, sequence, codes.NOT_ALLOWED, problem))
+            return
+        # Most clients close their whole connection when they get SEND_ERROR. With CLOSE_PRODUCER they open the producer again and
+        # send again everything that has no receipt, in order.
+        log.warning("producer %s of %s: a batch was not stored: %s", self.name, self.link.peer, stored.problem)
+        self.on_failed()
 
     def send_away(self) -> None:
         """Close: the client opens the producer again, and sends again what has no receipt."""

@@ -207,23 +207,26 @@ class ServedSubscription:
 
     def acknowledge(self, message_ids: Iterable[MessageIdData]) -> None:
         """Acknowledge single entries, or messages of batches."""
+        found: list[tuple[Delivered, int | None]] = []
+        number_of, find = self._ids.number_of, self.feed.find
         for each in message_ids:
             entry = entry_id(each)
-            delivered = self.feed.find(self._ids.number_of(entry)) if self._ids.is_possible(entry) else None
-            if delivered is not None:
-                self._acknowledge(delivered, each)
-
-    def _acknowledge(self, delivered: Delivered, message_id: MessageIdData) -> None:
-        bits = None
-        if message_id.ack_set:
-            if delivered.count == 1:
-                return  # the entry has messages that cannot be told apart here, and some are not acknowledged
-            bits = full_mask(delivered.count) & ~from_words(message_id.ack_set)
-        self.feed.acknowledge(delivered, bits)
-        if delivered.state is UnitState.DONE:
-            taker = delivered.taker
-            if isinstance(taker, ServedConsumer) and taker.out.pop(delivered.number, None) is not None:
-                self._dispatcher.acknowledged(delivered, taker)
+            delivered = find(number_of(entry)) if self._ids.is_possible(entry) else None
+            if delivered is None:
+                continue
+            bits = None
+            if each.ack_set:
+                if delivered.count == 1:
+                    continue  # the entry has messages that cannot be told apart here, and some are not acknowledged
+                bits = full_mask(delivered.count) & ~from_words(each.ack_set)
+            found.append((delivered, bits))
+        if found:
+            self.feed.acknowledge_all(found)
+        for delivered, _ in found:
+            if delivered.state is UnitState.DONE:
+                taker = delivered.taker
+                if isinstance(taker, ServedConsumer) and taker.out.pop(delivered.number, None) is not None:
+                    self._dispatcher.acknowledged(delivered, taker)
 
     def acknowledge_to(self, message_id: MessageIdData, consumer: ServedConsumer) -> None:
         """Acknowledge everything up to an entry, or up to messages of a batch. Does nothing on shared subscriptions."""
@@ -238,7 +241,7 @@ class ServedSubscription:
         delivered = None if is_before else self.feed.find(number)
         if delivered is not None:
             self.feed.acknowledge_to(number)
-            self._acknowledge(delivered, message_id)
+            self.acknowledge([message_id])
         elif number <= self._dispatcher.newest:  # beyond it, it may be an id of an earlier topic of this name
             self.feed.acknowledge_to(number if is_before else number + 1)
         consumer.forget_done()

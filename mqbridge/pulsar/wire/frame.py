@@ -91,7 +91,7 @@ def parse_frame(data: bytes) -> Frame:
         number = command.type
     else:
         raise RemoteProtocolError("command without a known type")
-    if number not in _WITHOUT_STRINGS:
+    if number not in _WITHOUT_STRINGS and (number != BaseCommand.ACK or command.ack.properties):  # others have no strings, either
         _check_strings(command)
     return Frame(number, command, data, end)
 

@@ -145,18 +145,23 @@ fn write_single(message: &Message, origin: Option<&[u8]>, scratch: &mut Vec<u8>,
 /// Returns the MessageMetadata of an entry of one message without batch framing.
 fn single_metadata(message: &Message, origin: Option<&[u8]>, scratch: &mut Vec<u8>) -> Vec<u8> {
     let mut out = Vec::new();
-    write_properties(0x22, message, origin, scratch, &mut out); // properties
-    let is_base64 = write_key(0x32, message, scratch, &mut out); // partition_key
-    write_event_time(0x60, message, &mut out); // event_time
-    write_key_bytes(message, is_base64, &mut out);
+    write_alone(message, origin, scratch, &mut out);
+    out
+}
+
+/// Appends the fields of the MessageMetadata of an entry of one message that come from the message.
+pub fn write_alone(message: &Message, origin: Option<&[u8]>, scratch: &mut Vec<u8>, out: &mut Vec<u8>) {
+    write_properties(0x22, message, origin, scratch, out); // properties
+    let is_base64 = write_key(0x32, message, scratch, out); // partition_key
+    write_event_time(0x60, message, out); // event_time
+    write_key_bytes(message, is_base64, out);
     if let Some(time) = message.deliver_at() {
         out.extend_from_slice(b"\x98\x01"); // deliver_at_time
-        write_varint(time as u64, &mut out);
+        write_varint(time as u64, out);
     }
     if message.payload().is_none() {
         out.extend_from_slice(b"\xc8\x01\x01"); // null_value
     }
-    out
 }
 
 /// Returns the MessageMetadata of a batch: the keys of its first message, by which brokers dispatch the whole entry.

@@ -1,13 +1,15 @@
 //! Functions for `mqbridge/pulsar/mapping`: decode entries into messages, encode messages into entries.
 
-use pyo3::exceptions::PyOverflowError;
+use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedBytes;
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyList};
 
 use crate::message::{Source, Store};
 use crate::pulsar::decode::{Decoder, Entry, Kind};
 use crate::pulsar::encode::{Limits, encode};
+use crate::pulsar::frames::{Content, Delivery, Ids, encode_frames};
+use crate::python::extract::collect;
 use crate::python::pulsar_entry::PulsarEntry;
 use crate::python::{Messages, catch_panic, or_none};
 
@@ -96,8 +98,74 @@ fn pulsar_encode<'py>(
     })
 }
 
+/// The ids under which a message is delivered: number, ledger, entry, redelivery count.
+type DeliveredIds = (u64, u64, u64, u32);
+
+/// Encodes MESSAGE frames for one consumer; returns them, and the number of bytes of their entries. Returns None if only the pure
+/// Python code can encode them.
+///
+/// `contents` are entries, as bytes, and messages that were stored without units: views, or `Message` objects. `ids` are the ids of
+/// each. `consumer` is (consumer id, index of the partition or -1,
+/// epoch or None), `texts` are the producer's name, the beginning of origins that are left out, and name and value of the property
+/// of a message whose payload is an entry.
+#[pyfunction]
+fn pulsar_frames<'py>(
+    py: Python<'py>,
+    contents: &Bound<'py, PyList>,
+    ids: &Bound<'py, PyList>,
+    consumer: (u64, i32, Option<u64>),
+    texts: (PyBackedStr, PyBackedStr, PyBackedStr, PyBackedStr),
+) -> PyResult<Option<(Bound<'py, PyBytes>, usize)>> {
+    catch_panic(|| {
+        let ids: Vec<DeliveredIds> = match ids.extract() {
+            Ok(ids) => ids,
+            Err(error) if error.is_instance_of::<PyOverflowError>(py) => return Ok(None), // a number beyond 64 bits
+            Err(error) => return Err(error),
+        };
+        if contents.len() != ids.len() {
+            return Err(PyValueError::new_err("each content needs its ids"));
+        }
+        let messages = PyList::empty(py);
+        let mut entries: Vec<Option<PyBackedBytes>> = Vec::with_capacity(ids.len()); // None: the next one of `messages`
+        for content in contents.iter() {
+            if let Ok(bytes) = content.cast::<PyBytes>() {
+                entries.push(Some(bytes.clone().into()));
+            } else {
+                messages.append(content)?;
+                entries.push(None);
+            }
+        }
+        let Some((stores, locations)) = collect(messages.as_any())? else { return Ok(None) };
+        let (consumer, partition, epoch) = consumer;
+        let (producer, own_origin, raw_name, raw_value) = &texts;
+        let delivery = Delivery {
+            consumer,
+            partition,
+            epoch,
+            producer: producer.as_bytes(),
+            own_origin: own_origin.as_bytes(),
+            raw_property: (raw_name.as_bytes(), raw_value.as_bytes()),
+        };
+        let mut locations = locations.iter();
+        let mut next_message = || {
+            let (store, row) = locations.next().expect("a location of each message");
+            stores[*store as usize].message(*row as usize)
+        };
+        let all = entries.iter().map(|entry| match entry {
+            Some(bytes) => Content::Entry(bytes),
+            None => Content::Message(next_message()),
+        });
+        let ids =
+            ids.into_iter().map(|(number, ledger, entry, redelivery_count)| Ids { number, ledger, entry, redelivery_count });
+        let mut out = Vec::new();
+        let entry_bytes = encode_frames(all.zip(ids), &delivery, &mut out);
+        Ok(Some((PyBytes::new(py, &out), entry_bytes)))
+    })
+}
+
 /// Adds the classes and functions of this file to the Python module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pulsar_decode, module)?)?;
+    module.add_function(wrap_pyfunction!(pulsar_frames, module)?)?;
     module.add_function(wrap_pyfunction!(pulsar_encode, module)?)
 }
