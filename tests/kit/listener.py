@@ -1,7 +1,8 @@
 """A listener as a process of its own, which is killed, suspended, stopped and started again at the same port.
 
-The process runs this file: one listener over one cluster, without a configuration file. It stores the state of groups in its folder,
-which survives the process. Its connections to the cluster, and those of clients to it, can go through `tests/kit/tcp_proxy.py`.
+The process runs this file: one listener over one cluster, without a configuration file. It stores the state of groups in its
+folder, which survives the process. Its connections to the cluster, and those of clients to it, can go through
+`tests/kit/tcp_proxy.py`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from tests.kit.guard import guard
 from tests.kit.process import HOST, accepts, free_ports
 from tests.kit.redirected import VARIABLE, RedirectedLoop
 from tests.kit.tcp_proxy import Network
+
+log = logging.getLogger(__name__)
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 POLL_S = 0.05
@@ -202,7 +205,7 @@ async def serve(settings: dict[str, Any]) -> None:
             await listener.start()
             break
         except Exception:
-            logging.exception("the listener cannot start yet")
+            log.exception("the listener cannot start yet")
             await asyncio.sleep(RETRY_S)
     await stop.wait()
     await listener.close(asyncio.get_running_loop().time() + DRAIN_S)

@@ -48,7 +48,7 @@ class SubscriptionVerdict(NamedTuple):
     behind: int
     """The largest distance of these from the oldest unacknowledged message."""
     spans: list[int]
-    """For each cause, the largest number of messages from the oldest unacknowledged one to the newest delivered in a partition."""
+    """For each cause, the messages from the oldest unacknowledged one to the newest delivered, in the worst partition."""
     examples: list[str]
 
     def __str__(self) -> str:
@@ -81,6 +81,8 @@ class SubscriptionOracle:
         first_confirmed: dict[tuple[int, int], int] = {}
         for each in sorted(confirmed):
             first_confirmed.setdefault((each.partition, each.position), each.at)
+        for key, at in _unanswered(ordered, first_confirmed).items():
+            first_confirmed[key] = min((cause for cause in self._causes if cause > at), default=at)
         positions: dict[int, set[int]] = defaultdict(set)
         for delivery in ordered:
             positions[delivery.partition].add(delivery.position)
@@ -118,6 +120,15 @@ class SubscriptionOracle:
             [_span(at, oldest[at], ordered) for at in self._causes],
             examples[:MAX_EXAMPLES],
         )
+
+
+def _unanswered(ordered: Iterable[Seen], confirmed: dict[tuple[int, int], int]) -> dict[tuple[int, int], int]:
+    """Return when messages were delivered for the last time whose acknowledgements nobody has confirmed.
+
+    They did not come again after the next cause, so the server had the acknowledgement; only its answer was lost.
+    """
+    keys = {(each.partition, each.position): each.at for each in ordered}
+    return {key: at for key, at in keys.items() if key not in confirmed}
 
 
 def _oldest(partition: int, positions: Sequence[int], confirmed: dict[tuple[int, int], int], at: int) -> int:

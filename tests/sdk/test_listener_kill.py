@@ -33,6 +33,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.thorough, pytest
 SENT, ACKNOWLEDGED = 1000, 900
 RATE, LOAD_MESSAGES = 300, 6000
 KILLS, AWAY_S = 3, 1.0
+MORE_S = 3.0
+"""Time in which more than the expected messages would come."""
 PYTHON_FIRST = 1_000_000
 """Number of the first message of the Python producer."""
 
@@ -82,9 +84,11 @@ async def test_only_what_was_not_acknowledged_comes_again(
     listener.kill()
     first.program.kill()
     listener.start()
-    second = JavaConsumer(listener.url, topic, tmp_path, "second", idle=8)
+    second = JavaConsumer(listener.url, topic, tmp_path, "second")
     stack.enter_context(second.program)
-    await asyncio.to_thread(second.program.wait)
+    await until(lambda: len(second.seen()) >= SENT - ACKNOWLEDGED, lambda: f"{len(second.seen())} came again")
+    await asyncio.sleep(MORE_S)
+    await second.leave()
     again = [each.number for each in second.seen()]
     print(f"{backing[0]}, groups of the {'gateway' if owns_groups else 'cluster'}: {len(again)} came again")
     assert again == list(range(ACKNOWLEDGED, SENT))
@@ -148,9 +152,7 @@ async def test_clients_survive_kills_under_load(
         )
     )
     python_producer = stack.enter_context(
-        PythonProgram(
-            tmp_path, "produce", listener.url, full, PYTHON_FIRST, LOAD_MESSAGES, RATE, "python-producer"
-        ).running()
+        PythonProgram(tmp_path, "produce", listener.url, full, PYTHON_FIRST, LOAD_MESSAGES, RATE, "python-producer").running()
     )
     for kill in range(KILLS):
         wanted = (kill + 1) * total // (KILLS + 2)
@@ -178,5 +180,3 @@ async def test_clients_survive_kills_under_load(
         assert numbers == sorted(numbers), [pair for pair in itertools.pairwise(numbers) if pair[0] > pair[1]][:3]
     if deduplicate:
         assert not twice, [number for number, times in Counter(stored).items() if times > 1][:10]
-
-

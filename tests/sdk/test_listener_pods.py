@@ -1,4 +1,4 @@
-"""Three listeners in three processes share the groups of one cluster: one is killed, then each is restarted, and nothing is lost."""
+"""Three listeners in three processes share the groups of a cluster: one is killed, then each is restarted. Nothing is lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MESSAGES, RATE = 15_000, 300
 AWAY_S = 2.0
 """How long a listener that was stopped stays away."""
 COMMIT_S = 5.0
-"""The cluster knows positions of a group at most this much later: what a killed listener has acknowledged since may come again."""
+"""Maximum time until the cluster knows the position of a group: what a killed listener has acknowledged since may come again."""
 BETWEEN_S = 5.0
 """Pause between two restarts: partitions move meanwhile."""
 
