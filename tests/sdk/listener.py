@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
+import orjson
+
+from mqbridge.adapter import reading
+from tests.e2e.support import opened
 from tests.kit import java
+from tests.kit.guard import guard
 from tests.kit.java import JavaProgram
+from tests.kit.listener import ListenerOptions, ListenerProcess
 from tests.kit.subscription_oracle import Confirmed, Seen
 from tests.sdk.rocketmq import Line, body, sequence
 
 TOPIC = "persistent://public/default/"
-FIRST_PARTITION = -1
-"""Partition of the messages of topics that are not partitioned, as clients number it."""
+PYTHON_PROGRAM = Path(__file__).with_name("pulsar_program.py")
+
+Backing = tuple[str, dict[str, Any]]
+"""A system, and the settings of its cluster."""
 
 
 def now_us() -> int:
@@ -75,3 +89,55 @@ def all_seen(consumers: Sequence[JavaConsumer]) -> list[Seen]:
 def all_confirmed(consumers: Sequence[JavaConsumer]) -> list[Confirmed]:
     """Return all confirmed acknowledgements."""
     return [each for consumer in consumers for each in consumer.confirmed()]
+
+
+class PythonProgram:
+    """A run of `pulsar_program.py`. As a context manager it is killed at the end."""
+
+    def __init__(self, folder: Path, kind: str, *arguments: object) -> None:
+        self._out, self._err = folder / f"python-{kind}.out", folder / f"python-{kind}.err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            argv = [sys.executable, str(PYTHON_PROGRAM), kind, *map(str, arguments)]
+            self.process = subprocess.Popen(argv, stdout=out, stderr=err, start_new_session=True, env=dict(os.environ))
+        guard().process(self.process.pid)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the lines printed so far."""
+        return [orjson.loads(line) for line in self._out.read_bytes().rpartition(b"\n")[0].splitlines()]
+
+    def wait(self, deadline_s: float) -> None:
+        """Wait for the end."""
+        assert self.process.wait(deadline_s) == 0, self._err.read_text()[-3000:]
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[PythonProgram]:
+        """Kill the program at the end."""
+        try:
+            yield self
+        finally:
+            self.process.kill()
+            self.process.wait()
+
+
+async def stored_numbers(backing: Backing, topic: str) -> list[int]:
+    """Return the numbers of the stored messages, in order."""
+    found: list[int] = []
+    async with opened(*backing) as cluster:
+        ((name, one),) = (await cluster.bounds(topic)).items()
+        async with contextlib.aclosing(reading.read(cluster, topic, name, one.first, one.next)) as batches:
+            async for batch in batches:
+                found += [int.from_bytes((message.payload or b"")[:8], "big") for message in batch.messages]
+    return found
+
+
+async def new_topic(backing: Backing, partitions: int) -> str:
+    """Create a topic in the backing cluster."""
+    topic = f"listener_{time.time_ns()}"
+    async with opened(*backing) as cluster:
+        await cluster.create(topic, partitions)
+    return topic
+
+
+def start(backing: Backing, folder: Path, stack: AsyncExitStack, **options: Any) -> ListenerProcess:
+    """Start a listener."""
+    return stack.enter_context(ListenerProcess("one", ListenerOptions(*backing, **options), folder / "one"))

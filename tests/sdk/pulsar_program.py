@@ -2,6 +2,7 @@
 
 python pulsar_program.py produce URL TOPIC FIRST COUNT RATE [NAME]        prints the number of each stored message
 python pulsar_program.py consume URL TOPIC SUBSCRIPTION TYPE COUNT [IDLE] prints and acknowledges each message, until COUNT
+python pulsar_program.py batch URL TOPIC SIZE [SIZE ...]                  sends one compressed batch; prints the results
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pulsar
 
 SIZE = 200
 SEND_TIMEOUT_MS = 120_000
+BATCH_TIMEOUT_MS = 30_000
 WINDOW = 500
 RECEIVE_WAIT_MS = 500
 IDLE_S = 30.0
@@ -62,6 +64,31 @@ def produce(url: str, topic: str, first: int, count: int, rate: float, name: str
         sys.exit(f"{len(problems)} messages were not stored: {problems[:3]}")
 
 
+def send_batch(url: str, topic: str, sizes: list[int]) -> None:
+    """Send one batch whose messages have these sizes, numbered from 0, and print how each send ended."""
+    client = pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/null"))
+    producer = client.create_producer(
+        topic,
+        send_timeout_millis=BATCH_TIMEOUT_MS,
+        compression_type=pulsar.CompressionType.LZ4,
+        batching_enabled=True,
+        batching_max_messages=len(sizes),
+        batching_max_allowed_size_in_bytes=2 * sum(sizes),
+        batching_max_publish_delay_ms=5000,
+    )
+    ended = threading.Semaphore(0)
+
+    def done(result: Any, _: Any) -> None:
+        print(json.dumps({"result": str(result)}), flush=True)
+        ended.release()
+
+    for number, size in enumerate(sizes):
+        producer.send_async(number.to_bytes(8, "big") + bytes(size - 8), done)
+    for _ in sizes:
+        ended.acquire()
+    client.close()
+
+
 def consume(url: str, topic: str, subscription: str, type_: str, count: int, idle_s: float) -> None:
     """Print and acknowledge messages until `count` different ones came, or none for `idle_s` seconds."""
     client = pulsar.Client(url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, "/dev/null"))
@@ -90,6 +117,8 @@ def main(arguments: list[str]) -> None:
     if kind == "produce":
         first, count, rate, *name = rest
         produce(url, topic, int(first), int(count), float(rate), name[0] if name else None)
+    elif kind == "batch":
+        send_batch(url, topic, [int(each) for each in rest])
     else:
         subscription, type_, count, *idle = rest
         consume(url, topic, subscription, type_, int(count), float(idle[0]) if idle else IDLE_S)

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-import os
-import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pytest
 
-from mqbridge.adapter import reading
-from tests.e2e.support import opened
 from tests.kit import java
-from tests.kit.guard import guard
-from tests.kit.listener import ListenerOptions, ListenerProcess
-from tests.kit.rocketmq import RocketMQ
-from tests.sdk import pulsar_program
-from tests.sdk.listener import TOPIC, JavaConsumer
+from tests.sdk.listener import TOPIC, Backing, JavaConsumer, PythonProgram, new_topic, start, stored_numbers
 from tests.sdk.rocketmq import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.thorough, pytest.mark.timeout(400)]
@@ -38,40 +24,10 @@ MORE_S = 3.0
 PYTHON_FIRST = 1_000_000
 """Number of the first message of the Python producer."""
 
-Cluster = tuple[str, dict[str, Any]]
-"""A system, and the settings of its cluster."""
-
-
-@pytest.fixture
-async def stack() -> AsyncIterator[AsyncExitStack]:
-    async with AsyncExitStack() as opened_stack:
-        yield opened_stack
-
-
-@pytest.fixture(params=["log", "rocketmq"])
-def backing(request: pytest.FixtureRequest, tmp_path: Path) -> Cluster:
-    if request.param == "log":
-        return "log", {"path": str(tmp_path / "log.db"), "lease": "3s", "max_message_bytes": "8MiB"}
-    server: RocketMQ = request.getfixturevalue("rocketmq")
-    return "rocketmq", {"name_servers": [server.name_server], "refresh": "2s", "heartbeat": "2s"}
-
-
-async def new_topic(backing: Cluster, partitions: int) -> str:
-    """Create a topic in the backing cluster."""
-    topic = f"kill_{time.time_ns()}"
-    async with opened(*backing) as cluster:
-        await cluster.create(topic, partitions)
-    return topic
-
-
-def start(backing: Cluster, folder: Path, stack: AsyncExitStack, **options: Any) -> ListenerProcess:
-    """Start a listener."""
-    return stack.enter_context(ListenerProcess("one", ListenerOptions(*backing, **options), folder / "one"))
-
 
 @pytest.mark.parametrize("owns_groups", [False, True], ids=["backing", "own"])
 async def test_only_what_was_not_acknowledged_comes_again(
-    owns_groups: bool, backing: Cluster, tmp_path: Path, stack: AsyncExitStack
+    owns_groups: bool, backing: Backing, tmp_path: Path, stack: AsyncExitStack
 ) -> None:
     topic = await new_topic(backing, 1)
     listener = start(backing, tmp_path, stack, owns_groups=owns_groups)
@@ -94,48 +50,9 @@ async def test_only_what_was_not_acknowledged_comes_again(
     assert again == list(range(ACKNOWLEDGED, SENT))
 
 
-class PythonProgram:
-    """A run of `pulsar_program.py`. As a context manager it is killed at the end."""
-
-    def __init__(self, folder: Path, kind: str, *arguments: object) -> None:
-        self._out, self._err = folder / f"python-{kind}.out", folder / f"python-{kind}.err"
-        with self._out.open("wb") as out, self._err.open("wb") as err:
-            argv = [sys.executable, pulsar_program.__file__, kind, *map(str, arguments)]
-            self.process = subprocess.Popen(argv, stdout=out, stderr=err, start_new_session=True, env=dict(os.environ))
-        guard().process(self.process.pid)
-
-    def lines(self) -> list[dict[str, Any]]:
-        """Return the lines printed so far."""
-        return [orjson.loads(line) for line in self._out.read_bytes().rpartition(b"\n")[0].splitlines()]
-
-    def wait(self, deadline_s: float) -> None:
-        """Wait for the end."""
-        assert self.process.wait(deadline_s) == 0, self._err.read_text()[-3000:]
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[PythonProgram]:
-        """Kill the program at the end."""
-        try:
-            yield self
-        finally:
-            self.process.kill()
-            self.process.wait()
-
-
-async def stored_numbers(backing: Cluster, topic: str) -> list[int]:
-    """Return the numbers of the stored messages, in order."""
-    found: list[int] = []
-    async with opened(*backing) as cluster:
-        ((name, one),) = (await cluster.bounds(topic)).items()
-        async with contextlib.aclosing(reading.read(cluster, topic, name, one.first, one.next)) as batches:
-            async for batch in batches:
-                found += [int.from_bytes((message.payload or b"")[:8], "big") for message in batch.messages]
-    return found
-
-
 @pytest.mark.parametrize("deduplicate", [True, False], ids=["deduplicated", "repeated"])
 async def test_clients_survive_kills_under_load(
-    deduplicate: bool, backing: Cluster, tmp_path: Path, stack: AsyncExitStack
+    deduplicate: bool, backing: Backing, tmp_path: Path, stack: AsyncExitStack
 ) -> None:
     pytest.importorskip("pulsar", reason="the official Python client is not installed")
     topic = await new_topic(backing, 1)

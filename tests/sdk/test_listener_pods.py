@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -68,12 +67,6 @@ class Pods:
         for at, is_kill in self.causes.items():
             oracle.cause(at, COMMIT_S if is_kill and allows_lag else 0.0)
         return oracle.judge(all_seen(self.consumers), all_confirmed(self.consumers))
-
-
-@pytest.fixture
-async def stack() -> AsyncIterator[AsyncExitStack]:
-    async with AsyncExitStack() as opened_stack:
-        yield opened_stack
 
 
 async def run_pods(
