@@ -97,7 +97,7 @@ class PythonProgram:
     def __init__(self, folder: Path, kind: str, *arguments: object) -> None:
         self._out, self._err = folder / f"python-{kind}.out", folder / f"python-{kind}.err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            argv = [sys.executable, str(PYTHON_PROGRAM), kind, *map(str, arguments)]
+            argv = [sys.executable, "-P", str(PYTHON_PROGRAM), kind, *map(str, arguments)]
             self.process = subprocess.Popen(argv, stdout=out, stderr=err, start_new_session=True, env=dict(os.environ))
         guard().process(self.process.pid)
 
