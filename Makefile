@@ -76,6 +76,7 @@ check: $(VENV)/.dev ## run ruff, mypy, the rules of imports and of the test tree
 	$(BIN)/python -m tools.configuration_page --check
 	$(BIN)/python -m tools.metrics_page --check
 	$(BIN)/python -m tools.mapping_page --check
+	$(BIN)/python -m tools.listeners_page --check
 	$(BIN)/python -m tools.command_page --check
 	$(BIN)/python -m tools.spark_options_page --check
 	$(BIN)/python -m tools.architecture_page --check
@@ -165,6 +166,7 @@ generate: $(VENV)/.dev ## generate the protobuf modules and the reference pages
 	@$(BIN)/python -m tools.configuration_page --write
 	@$(BIN)/python -m tools.metrics_page --write
 	@$(BIN)/python -m tools.mapping_page --write
+	@$(BIN)/python -m tools.listeners_page --write
 	@$(BIN)/python -m tools.command_page --write
 	@$(BIN)/python -m tools.spark_options_page --write
 	@$(BIN)/python -m tools.architecture_page --write
@@ -175,4 +177,4 @@ lock: $(VENV)/.dev ## update the versions in requirements.lock
 	  --output-file requirements.lock pyproject.toml
 
 clean:           ## remove all build results and caches
-	@rm -rf $(VENV) build dist *.egg-info native/target .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/java/target
+	@rm -rf $(VENV) build dist *.egg-info native/target .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/java/target tests/go/target

@@ -217,6 +217,8 @@ class RefusalReason(Enum):
     """Another client, or another gateway, has what is asked for."""
     NOT_READY = "not ready"
     """It cannot be done now: the client may try again."""
+    INCOMPATIBLE = "incompatible"
+    """A schema is invalid, or does not fit the one that the topic has."""
 
 
 class RequestRefused(MqbridgeError):

@@ -78,6 +78,8 @@ class GroupStore:
         self._flushing: dict[GroupKey, Callable[[], Acknowledged] | None] = {}
         """Those that the running flush writes."""
         self._flush_task: asyncio.Task[None] | None = None
+        self._wanted = asyncio.Event()
+        """Set when somebody waits for the next flush, which then comes at once."""
         self._waiters: list[asyncio.Future[None]] = []
         """Futures of `written` calls, which are set at the end of the next flush."""
         self._db_lock = threading.Lock()
@@ -120,6 +122,7 @@ class GroupStore:
                 while (key in self._changed or key in self._flushing) and not self._closed:
                     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                     self._waiters.append(waiter)
+                    self._wanted.set()
                     await waiter
         except TimeoutError:
             raise ClusterError(f"the state file {self._path} cannot be written now") from None
@@ -147,7 +150,10 @@ class GroupStore:
     async def _flush_later(self, delay_s: float) -> None:
         is_written = False
         try:
-            await asyncio.sleep(delay_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay_s):
+                    await self._wanted.wait()
+            self._wanted.clear()
             started = time.monotonic()
             is_written = await self._flush()
             delay_s = max(FLUSH_S, FLUSH_RATIO * (time.monotonic() - started))

@@ -46,6 +46,9 @@ from mqbridge.net.tasks import cancel, mark_error_retrieved, spawn
 
 log = logging.getLogger(__name__)
 
+MAX_ALLOWED_BYTES = 256 << 20
+"""Maximum of the bytes that a feed holds beyond its limit, for messages that consist of several units."""
+
 
 class FeedCounters:
     """Totals of a feed, for metrics."""
@@ -94,8 +97,9 @@ class Feed:
         """A heap of units that were given back, by number; some may be DONE."""
         self._timers: dict[int, asyncio.TimerHandle] = {}
         """Timers of units that were given back with a delay, by number."""
-        self._span = self._held_bytes = self._out_count = 0
-        """Messages in `_units`, bytes of their batches that have units which are not DONE, and number of units that are OUT."""
+        self._span = self._held_bytes = self._out_count = self._allowed_bytes = 0
+        """Messages in `_units`; bytes of their batches that have units which are not DONE; number of units that are OUT; bytes that
+        may be held beyond the limit, see `allow`."""
         self._last = -1
         """Number of the newest unit that the source has delivered; -1 before the first."""
         self._all_acknowledged = asyncio.Event()
@@ -194,7 +198,7 @@ class Feed:
         self._by_number.clear()
         self._fresh.clear()
         self._again.clear()
-        self._span = self._held_bytes = 0
+        self._span = self._held_bytes = self._allowed_bytes = 0
         self._last = -1
         self._all_acknowledged.set()
         self.generation += 1
@@ -241,7 +245,16 @@ class Feed:
             await self._may_read.wait()
 
     def _has_room(self) -> bool:
-        return self._span < self._limits.span and self._limits.unacknowledged.may_read(self._held_bytes)
+        own = max(0, self._held_bytes - self._allowed_bytes)
+        return self._span < self._limits.span and self._limits.unacknowledged.may_read(own)
+
+    def allow(self, size: int) -> None:
+        """Permit to hold this many bytes beyond the limit, at most MAX_ALLOWED_BYTES: consumers cannot acknowledge them yet.
+
+        A large message may consist of several units, of which none is acknowledged before the last one has come.
+        """
+        self._allowed_bytes = min(size, MAX_ALLOWED_BYTES)
+        self._may_read.set()
 
     async def _skip(self, source: FeedSource, gap: GapError) -> None:
         """Continue behind lost messages, as the real servers do, and count them. Raises LaneRevoked, ClusterError.

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-GROUP_SHARE = 4
-"""A feed holds at most this fraction (1/GROUP_SHARE) of the unacknowledged bytes of its listener."""
+GROUP_SHARE, ALONE_SHARE = 4, 2
+"""A feed holds at most this fraction (1/GROUP_SHARE) of the unacknowledged bytes of its listener, and more only as long as all
+feeds together hold less than 1/ALONE_SHARE: a group that is alone may have large messages that it acknowledges together."""
 READ_BYTES = 128 << 10
 """Maximum bytes of the batch that a feed reads at once. A feed that holds nothing may read a batch even if the limit of the
 listener is reached: so stuck consumers of some groups do not stop the others, and each feed holds at most one batch beyond it."""
@@ -50,4 +51,5 @@ class UnacknowledgedBytes(InFlightBytes):
 
     def may_read(self, own: int) -> bool:
         """Return True if a feed that holds `own` bytes may read another batch now."""
-        return not own or (own < self.limit // GROUP_SHARE and not self.is_full)
+        is_alone = self.used < self.limit // ALONE_SHARE
+        return not own or is_alone or (own < self.limit // GROUP_SHARE and not self.is_full)

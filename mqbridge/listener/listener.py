@@ -22,6 +22,7 @@ from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.errors import ConfigError, LocalProtocolError
 from mqbridge.groups.store import GroupStore
 from mqbridge.listener.backing_groups import BackingGroups
+from mqbridge.listener.definitions import Definitions, definitions_topic
 from mqbridge.listener.feed import FeedLimits
 from mqbridge.listener.groups import GroupNames, Groups, Partitions
 from mqbridge.listener.limits import InFlightBytes, UnacknowledgedBytes
@@ -102,7 +103,7 @@ class Listener:
             cluster,
             TopicTemplate(settings.topics),
             create_partitions=settings.create_partitions,
-            is_reserved=reserved_topics(settings),
+            is_reserved=reserved_topics(settings, definitions_topic(cluster)),
         )
         self.publishers = Publishers(cluster, self.in_flight, self._open_dead_letters, in_order=system.answers_in_order)
         self.groups = self._make_groups(partitions, store, member)
@@ -114,6 +115,7 @@ class Listener:
                 publishers=self.publishers,
                 groups=self.groups,
                 partitions=partitions,
+                definitions=Definitions(cluster),
                 in_flight=self.in_flight,
                 numbering=cluster.numbering,
                 max_message_bytes=cluster.capabilities.max_message_bytes,
@@ -185,6 +187,7 @@ class Listener:
                 await self.port.close(max(now, deadline - LAST_S))
             if self.web_port is not None and was_serving:
                 await self.web_port.stop()
+            await self.server.close(deadline)
             await self.publishers.close_all(deadline)
             await self.groups.close(deadline)
             if self._dead_letters is not None:
@@ -218,7 +221,7 @@ def _bind(bind: Callable[[], None], name: str, key: str, address: str) -> None:
         ) from error
 
 
-def reserved_topics(settings: ListenerSettings) -> Callable[[str], bool]:
+def reserved_topics(settings: ListenerSettings, schemas: str) -> Callable[[str], bool]:
     """Return a function that is True for the names of topics which the gateway uses itself: clients do not see them."""
-    exact = {settings.dead_letter_topic, "mqbridge-schemas", settings.parking}
+    exact = {settings.dead_letter_topic, schemas, settings.parking}
     return lambda name: name in exact or name.startswith((f"{settings.parking}-", "mqbridge-dead-"))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from mqbridge.adapter.numbering import Numbering
 from mqbridge.errors import ConfigError
+from mqbridge.listener.definitions import Definitions
 from mqbridge.listener.groups import Groups, Partitions
 from mqbridge.listener.limits import InFlightBytes
 from mqbridge.listener.publishers import Publishers
@@ -28,6 +29,7 @@ class Services:
     publishers         store what producers send
     groups             feeds of groups, and requests about groups
     partitions         reads partitions by position
+    definitions        definitions that clients have registered, such as schemas; the server starts and closes them
     in_flight          bytes that were received and are not stored: while it is full, nothing more is read from clients
     numbering          how positions become numbers
     max_message_bytes  maximum bytes of a message in the backing; None if it is not known
@@ -42,6 +44,7 @@ class Services:
     publishers: Publishers
     groups: Groups
     partitions: Partitions
+    definitions: Definitions
     in_flight: InFlightBytes
     numbering: Numbering
     max_message_bytes: int | None
@@ -85,6 +88,9 @@ class ProtocolServer(Protocol):
 
     async def drain(self, deadline: float) -> None:
         """Send all clients away: stop delivering, answer what is in flight, close connections; by the deadline (loop time)."""
+
+    async def close(self, deadline: float) -> None:
+        """End what is left when all clients are gone, by the deadline (loop time)."""
 
     def describe(self) -> Mapping[str, Any]:
         """Return details of producers and consumers for `/listeners`, as JSON."""

@@ -24,6 +24,8 @@ TARGET = PROJECT / "target"
 PACKAGE = "mqbridge.tests"
 # The RocketMQ programs can run with both client versions: the newest one, and 4.9, which most applications still use.
 ROCKETMQ_CLIENTS = ("5.3.3", "4.9.8")
+# PulsarFeatures can run with both: the newest one, and the first of the previous long-term line.
+PULSAR_CLIENTS = ("4.2.4", "3.0.0")
 # The programs keep a limited number of messages in memory. The serial collector is the cheapest for short programs.
 FLAGS = ("-Xmx256m", "-XX:+UseSerialGC")
 # JVM options for JavaBridge. The large young generation helps because objects of a batch become garbage soon. Measured on two
@@ -49,11 +51,17 @@ def build() -> Path:
 
 
 def classpath(name: str, arguments: Mapping[str, Value], client: str) -> str:
-    """Return the class path of a program. RocketMQ's client, which has many dependencies, is included only if it is used."""
+    """Return the class path of a program. RocketMQ's client, which has many dependencies, is included only if it is used.
+
+    `client` is the version of the client of RocketMQ, or of Pulsar for PulsarFeatures.
+    """
     classes = build()
     if name.startswith("Rocket"):
         folder = f"rocketmq-{client}"
         _copied(folder, "rocketmq.xml", f"-Drocketmq.version={client}")
+    elif name == "PulsarFeatures":
+        folder = f"pulsar-{client}"
+        _copied(folder, "pulsar.xml", f"-Dpulsar.version={client}")
     elif "rocketmq" in (arguments.get("source"), arguments.get("sink")):
         folder = "bridge"
         _copied(folder, "pom.xml", "--activate-profiles=bridge")
@@ -150,11 +158,18 @@ def spawn(name: str, /, *, flags: Sequence[str] = FLAGS, client: str = ROCKETMQ_
     `event_time=5` becomes `--event-time 5`. A sequence becomes a comma-separated list, a mapping becomes JSON, None is omitted.
     For repeated keys pass a sequence of `k=v`. `client` is the version of the RocketMQ client, for programs named Rocket….
     """
-    argv = [str(java()), *flags, "-cp", classpath(name, arguments, client), f"{PACKAGE}.{name}"]
+    argv = command(name, arguments, flags=flags, client=client)
     for key, value in arguments.items():
         if value is not None:
             argv += [f"--{key.replace('_', '-')}", _text(value)]
     return JavaProgram(argv, name)
+
+
+def command(
+    name: str, arguments: Mapping[str, Value], *, flags: Sequence[str] = FLAGS, client: str = ROCKETMQ_CLIENTS[0]
+) -> list[str]:
+    """Return the command that starts a program, without the arguments, which only decide about its class path."""
+    return [str(java()), *flags, "-cp", classpath(name, arguments, client), f"{PACKAGE}.{name}"]
 
 
 def run(

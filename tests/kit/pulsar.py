@@ -52,6 +52,9 @@ KEEPER = "judge"
 """Name of the subscription that keeps the messages of a topic until they are read: without a subscription the broker deletes
 closed ledgers."""
 
+PROXIED = "proxied"
+"""Name of the advertised listener whose address is that of a proxy."""
+
 SEND_TRIES = 3
 """A REST send may time out after a kill: on a busy machine one had no response for 30 s."""
 
@@ -59,17 +62,22 @@ SEND_TRIES = 3
 class Pulsar(Started):
     """One standalone server; `start()` and `stop()`, or `with`. `server` is its JavaProcess.
 
-    `settings` override those of tests/kit/pulsar_settings.py (names of standalone.conf).
+    `settings` override those of tests/kit/pulsar_settings.py (names of standalone.conf). The server tells clients that ask for
+    its listener PROXIED the address of the local port `proxied_port`, where the caller runs a proxy before the server.
     """
 
-    def __init__(self, settings: dict[str, object] | None = None, *, heap_mb: int = 512) -> None:
+    def __init__(self, settings: dict[str, object] | None = None, *, heap_mb: int = 512, proxied_port: int | None = None) -> None:
         self._numbers = itertools.count(1)
         jars = server_folder() / "lib"
         self.folder = Path(tempfile.mkdtemp(prefix="mqbridge-pulsar-"))
         guard().folder(self.folder)
         self.port, self._web_port, bookie = free_ports(3)
         (self.folder / "log4j2.xml").write_text(LOG4J)
-        (self.folder / "standalone.conf").write_text(standalone_conf(self.port, self._web_port, settings or {}))
+        settings = settings or {}
+        if proxied_port is not None:
+            listeners = f"direct:pulsar://{HOST}:{self.port},{PROXIED}:pulsar://{HOST}:{proxied_port}"
+            settings = {"advertisedListeners": listeners, "internalListenerName": "direct", **settings}
+        (self.folder / "standalone.conf").write_text(standalone_conf(self.port, self._web_port, settings))
         argv = [
             str(java()), *jvm(heap_mb), "-cp", f"{self.folder}:{jars}/*",
             MAIN, "--config", "standalone.conf", "--no-functions-worker", "--no-stream-storage",

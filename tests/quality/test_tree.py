@@ -24,7 +24,7 @@ OTHER_FOLDERS = {
     "kit": "starts servers and runs programs for all tests, also for other projects",
     "native": "the compiled module",
     "quality": "the structure of the project, its types and its wheel, checked by `make check`",
-    "sdk": "the official Java clients together with mqbridge",
+    "sdk": "the official clients together with mqbridge, and as judges of its listeners",
 }
 """Folders whose tests are about no single package."""
 

@@ -16,7 +16,6 @@ from mqbridge.pulsar.client.connection.auth import NO_AUTH, Auth
 from mqbridge.pulsar.client.connection.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S
 from mqbridge.pulsar.client.connection.connection_pool import ConnectionPool
 from mqbridge.pulsar.client.connection.lookup import REQUEST_TIMEOUT_S, Lookup, retry
-from mqbridge.pulsar.client.connection.schema_registry import RegisteredSchema
 from mqbridge.pulsar.client.connection.service_url import Address
 from mqbridge.pulsar.client.connection.topic_watch import TopicWatch
 from mqbridge.pulsar.client.consumer.entry_consumer import EntryConsumer
@@ -27,7 +26,7 @@ from mqbridge.pulsar.client.producer.entry_producer import OPEN_TIMEOUT_S, Entry
 from mqbridge.pulsar.client.producer.producer_settings import ProducerSettings
 from mqbridge.pulsar.wire.ids import EntryId
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
-from mqbridge.pulsar.wire.schemas import Schema
+from mqbridge.pulsar.wire.schemas import RegisteredSchema, Schema
 
 REFRESH_S = 60.0
 """Interval between two requests for the topic list, by which new topics and partitions are found. The list is requested even if

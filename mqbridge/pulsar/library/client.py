@@ -29,7 +29,6 @@ from mqbridge.pulsar.client.cluster_client import REFRESH_S, ClusterClient, Timi
 from mqbridge.pulsar.client.connection.auth import NO_AUTH, Auth
 from mqbridge.pulsar.client.connection.connection import HANDSHAKE_TIMEOUT_S, KEEP_ALIVE_S
 from mqbridge.pulsar.client.connection.lookup import REQUEST_TIMEOUT_S
-from mqbridge.pulsar.client.connection.schema_registry import RegisteredSchema
 from mqbridge.pulsar.client.connection.service_url import DEFAULT_PORT, DEFAULT_TLS_PORT, Address
 from mqbridge.pulsar.client.consumer.subscription import DEFAULT_CHUNK_LIMITS, DEFAULT_MAX_BYTES, Subscription
 from mqbridge.pulsar.client.modes import ACCESS_MODES, SUBSCRIPTION_TYPES, Access, Mode
@@ -47,7 +46,7 @@ from mqbridge.pulsar.wire.compression import CODEC_NUMBERS, CodecName
 from mqbridge.pulsar.wire.entry import MAX_BATCH_MESSAGES
 from mqbridge.pulsar.wire.ids import EARLIEST, LATEST
 from mqbridge.pulsar.wire.names import DEFAULT_NAMESPACE
-from mqbridge.pulsar.wire.schemas import Schema
+from mqbridge.pulsar.wire.schemas import RegisteredSchema, Schema
 from mqbridge.wire.bounded_pattern import Ambiguous, BoundedPattern
 
 T = TypeVar("T", bound=Closable)

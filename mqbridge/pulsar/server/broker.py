@@ -23,17 +23,21 @@ from mqbridge.pulsar.server.message_ids import MessageIds
 from mqbridge.pulsar.server.producer import ProducerState, ServedProducer
 from mqbridge.pulsar.server.producers import PartitionProducers, ProducerFenced
 from mqbridge.pulsar.server.refusals import CodedRefusal
+from mqbridge.pulsar.server.schemas import NO_VERSION, Schemas
 from mqbridge.pulsar.server.subscription import ServedSubscription, SubscriptionState, Types
 from mqbridge.pulsar.server.topic_names import OpenPartition, find_partition, parse_requested
 from mqbridge.pulsar.wire import codes, ids
-from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE
+from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE, FRAME_PADDING
 from mqbridge.pulsar.wire.names import parse_topic
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.schemas import RegisteredSchema, Schema
 from mqbridge.pulsar.wire.topic_lists import topics_hash
 from mqbridge.wire.bounded_pattern import BoundedPattern
 
 log = logging.getLogger(__name__)
 
+MAX_LIMIT = DEFAULT_MAX_MESSAGE_SIZE + FRAME_PADDING
+"""Maximum size of an entry, where the backing has no limit or does not tell it."""
 MAX_SUBSCRIPTIONS = 20_000
 """Maximum number of subscriptions, counted by partition; each holds up to one batch of messages."""
 MAX_NAME_CHARS = 1000
@@ -97,7 +101,10 @@ class Broker:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.message_ids = MessageIds(services.numbering)
-        self.max_message_bytes = min(services.max_message_bytes or DEFAULT_MAX_MESSAGE_SIZE, DEFAULT_MAX_MESSAGE_SIZE)
+        limit = services.max_message_bytes
+        self.max_message_bytes = min(DEFAULT_MAX_MESSAGE_SIZE, (limit or MAX_LIMIT) - FRAME_PADDING)
+        """Maximum size of a payload, which clients are told. The backing's limit is one of the payload with its metadata."""
+        self.schemas = Schemas(services.definitions)
         self.refused_requests = 0
         self.is_draining = False
         self.producers: dict[PartitionKey, PartitionProducers] = {}
@@ -152,13 +159,31 @@ class Broker:
 
     # --- schemas ----------------------------------------------------------------------------------------------------------
 
-    async def find_schema(self, name: str, version: bytes | None) -> tuple[pb.Schema, bytes]:
-        """Return a schema of a topic with its version; the latest one if `version` is None."""
-        raise CodedRefusal(f"topic {parse_requested(name).name} has no schema", codes.TOPIC_NOT_FOUND)
+    async def find_schema(self, name: str, version: bytes | None) -> RegisteredSchema:
+        """Return a schema of a topic; the latest one if `version` is None. Raises RequestRefused if there is none."""
+        topic = parse_requested(name).name
+        found = await (self.schemas.latest(topic) if version is None else self.schemas.version(topic, version))
+        if found is None:
+            raise RequestRefused(f"topic {topic} has no such schema", RefusalReason.TOPIC_MISSING)
+        return found
 
     async def register_schema(self, name: str, schema: pb.Schema) -> bytes:
-        """Register a schema of a topic, and return its version."""
-        raise CodedRefusal(f"topic {parse_requested(name).name} has no schema", codes.TOPIC_NOT_FOUND)
+        """Register a schema of a topic that exists, and return its version."""
+        topic = parse_requested(name).name
+        if await self.services.topics.find(topic) is None:
+            raise RequestRefused(f"topic {topic} does not exist", RefusalReason.TOPIC_MISSING)
+        return await self.schemas.register(topic, Schema.from_wire(schema))
+
+    async def _check_consumer_schema(self, partition: OpenPartition, schema: pb.Schema) -> None:
+        """Check the schema of a new consumer; register it if the topic has none and is not in use."""
+        key = partition.topic.backing
+        in_use = any(backing == key for backing, _ in self.producers) or any(
+            backing == key for (backing, _), _ in self.subscriptions
+        )
+        if not in_use:
+            bounds = await self.services.partitions.bounds(partition.topic, partition.index)
+            in_use = bounds.last is not None
+        await self.schemas.check_consumer(partition.topic.name, Schema.from_wire(schema), in_use=in_use)
 
     # --- producers --------------------------------------------------------------------------------------------------------
 
@@ -182,7 +207,9 @@ class Broker:
         """
         self.check_serves(request.topic)
         partition = await find_partition(self.services.topics, request.topic, create=True)
-        version = b""
+        version = NO_VERSION
+        if request.HasField("schema"):
+            version = await self.schemas.register(partition.topic.name, Schema.from_wire(request.schema))
         key = partition.topic.backing, partition.index
         producers = self.producers.setdefault(key, PartitionProducers())
         self._owned[producer] = key, producers
@@ -270,6 +297,8 @@ class Broker:
             raise RequestRefused("the name of the subscription is empty or too long", RefusalReason.NOT_ALLOWED)
         create = request.force_topic_creation
         partition = await find_partition(self.services.topics, request.topic, create=create)
+        if request.HasField("schema"):
+            await self._check_consumer_schema(partition, request.schema)
         if not request.durable:
             return await self._open_reader(partition, consumer, request)
         key = (partition.topic.backing, partition.index), request.subscription

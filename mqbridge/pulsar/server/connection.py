@@ -26,6 +26,7 @@ from mqbridge.pulsar.server.consumer import ConsumerState, ServedConsumer
 from mqbridge.pulsar.server.producer import ProducerState, ServedProducer
 from mqbridge.pulsar.server.refusals import CodedRefusal, code_of, text_of
 from mqbridge.pulsar.server.subscription import ServedSubscription
+from mqbridge.pulsar.server.support import TOPIC_WATCHERS, TRANSACTIONS
 from mqbridge.pulsar.wire import codes, ids, server_commands
 from mqbridge.pulsar.wire.client_commands import PING, PONG
 from mqbridge.pulsar.wire.frame import Frame, FrameMeter, parse_frame
@@ -51,6 +52,14 @@ MAX_TEXT_CHARS = 200
 """Maximum length of the client's version that is kept."""
 CLOSED_MEMORY = 1000
 """Number of producers that we have closed and of which sends may still come, which are ignored."""
+TRANSACTION_COMMANDS: dict[int, str] = {
+    BaseCommand.TC_CLIENT_CONNECT_REQUEST: "tcClientConnectRequest",
+    BaseCommand.NEW_TXN: "newTxn",
+    BaseCommand.ADD_PARTITION_TO_TXN: "addPartitionToTxn",
+    BaseCommand.ADD_SUBSCRIPTION_TO_TXN: "addSubscriptionToTxn",
+    BaseCommand.END_TXN: "endTxn",
+}
+"""The commands of transactions, with the name of their field."""
 SERVER_VERSION = f"mqbridge {__version__}"
 
 
@@ -247,17 +256,9 @@ class ServedConnection:
             BaseCommand.SEEK: self._on_seek,
             BaseCommand.GET_LAST_MESSAGE_ID: self._on_last_message_id,
             BaseCommand.CONSUMER_STATS: self._on_consumer_stats,
-            BaseCommand.WATCH_TOPIC_LIST: lambda command: self._refuse_unsupported(command.watchTopicList.request_id),
-            BaseCommand.WATCH_TOPIC_LIST_CLOSE: lambda command: self._refuse_unsupported(command.watchTopicListClose.request_id),
-            BaseCommand.TC_CLIENT_CONNECT_REQUEST: lambda command: self._refuse_unsupported(
-                command.tcClientConnectRequest.request_id
-            ),
-            BaseCommand.NEW_TXN: lambda command: self._refuse_unsupported(command.newTxn.request_id),
-            BaseCommand.ADD_PARTITION_TO_TXN: lambda command: self._refuse_unsupported(command.addPartitionToTxn.request_id),
-            BaseCommand.ADD_SUBSCRIPTION_TO_TXN: lambda command: self._refuse_unsupported(
-                command.addSubscriptionToTxn.request_id
-            ),
-            BaseCommand.END_TXN: lambda command: self._refuse_unsupported(command.endTxn.request_id),
+            BaseCommand.WATCH_TOPIC_LIST: self._on_topic_watcher,
+            BaseCommand.WATCH_TOPIC_LIST_CLOSE: self._on_topic_watcher,
+            **dict.fromkeys(TRANSACTION_COMMANDS, self._on_transaction),
         }
 
     def _on_command(self, frame: Frame) -> None:
@@ -285,8 +286,13 @@ class ServedConnection:
         self._start_keep_alive()
         log.debug("client %s: %s, protocol version %d", self.peer, self.client_version, command.protocol_version)
 
-    def _refuse_unsupported(self, request_id: int) -> None:
-        self.reply(server_commands.error(request_id, codes.NOT_ALLOWED, "the listener does not support this request"))
+    def _on_topic_watcher(self, command: BaseCommand) -> None:
+        request = command.watchTopicList if command.HasField("watchTopicList") else command.watchTopicListClose
+        self.reply(server_commands.error(request.request_id, codes.NOT_ALLOWED, TOPIC_WATCHERS))
+
+    def _on_transaction(self, command: BaseCommand) -> None:
+        request = getattr(command, TRANSACTION_COMMANDS[command.type])
+        self.reply(server_commands.error(request.request_id, codes.NOT_ALLOWED, TRANSACTIONS))
 
     def _serve(
         self,
@@ -370,8 +376,8 @@ class ServedConnection:
 
         async def serve() -> None:
             version = request.schema_version if request.HasField("schema_version") else None
-            found, found_version = await self._broker.find_schema(request.topic, version)
-            self.reply(server_commands.schema(request.request_id, found, found_version))
+            found = await self._broker.find_schema(request.topic, version)
+            self.reply(server_commands.schema(request.request_id, found.schema.to_wire(), found.version))
 
         self._serve(serve(), request.request_id, server_commands.schema_error)
 
@@ -391,7 +397,7 @@ class ServedConnection:
         existing = self.producers.get(request.producer_id)
         if existing is not None and existing.epoch >= request.epoch:
             if existing.state is ProducerState.OPEN:
-                self.reply(self._producer_success(request.request_id, existing, b"", is_ready=True))
+                self.reply(self._producer_success(request.request_id, existing, existing.schema_version, is_ready=True))
             else:
                 self.reply(server_commands.error(request.request_id, codes.SERVICE_NOT_READY, "the producer is being opened"))
             return
@@ -416,6 +422,7 @@ class ServedConnection:
                 self._forget_producer(producer)
                 raise
             if producer.state is ProducerState.OPEN:
+                producer.schema_version = opened
                 self.reply(self._producer_success(request.request_id, producer, opened, is_ready=True))
 
         self._serve_without_timeout(serve(), request.request_id)
@@ -540,8 +547,7 @@ class ServedConnection:
         has_request = request.HasField("request_id")
         if request.txnid_least_bits or request.txnid_most_bits:
             if has_request:
-                problem = "transactions are not supported"
-                self.reply(server_commands.ack_response(consumer.id, request.request_id, codes.NOT_ALLOWED, problem))
+                self.reply(server_commands.ack_response(consumer.id, request.request_id, codes.NOT_ALLOWED, TRANSACTIONS))
             return
         if request.ack_type == CommandAck.Cumulative:
             if len(request.message_id) == 1:

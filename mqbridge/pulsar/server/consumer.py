@@ -16,10 +16,12 @@ from typing import Protocol
 
 from mqbridge.listener.delivered import Delivered
 from mqbridge.listener.delivered import State as UnitState
-from mqbridge.pulsar.server.entries import entry_of, permits_of
+from mqbridge.pulsar.server.entries import Chunk, chunk_of, entry_of, permits_of
 from mqbridge.pulsar.server.message_ids import MessageIds
 from mqbridge.pulsar.wire import ids, server_commands
 
+MAX_CHUNKED = 100
+"""Maximum number of incomplete chunked messages that are remembered; by default, clients keep 10."""
 MAX_PERMITS = (1 << 31) - 1
 """Maximum number of permits: more do not count."""
 
@@ -79,6 +81,8 @@ class ServedConsumer:
         self.permits = 0
         self.out: dict[int, Delivered] = {}
         """The units that it has and has not acknowledged, by number, in the order in which they were sent."""
+        self.chunked: dict[str, int] = {}
+        """Sizes of the chunked messages of which it has got a part, by their uuid: it cannot acknowledge them before the rest."""
         self.opened_at = time.time()
         self.delivered_messages = self.delivered_bytes = self.redelivered_messages = 0
         self._ids, self._encoder = message_ids, server_commands.MessageEncoder(consumer_id, partition)
@@ -103,6 +107,8 @@ class ServedConsumer:
             entry_id = self._ids.entry_id(each.number)
             pieces.append(self._encoder.encode(entry_id, len(entry), count, ack_set, self.epoch))
             pieces.append(entry)
+            if (chunk := chunk_of(entry)) is not None:
+                self._note_chunk(chunk)
             messages = permits_of(each)
             self.permits -= messages
             self.delivered_messages += messages
@@ -114,6 +120,12 @@ class ServedConsumer:
         if pieces:
             self.link.send(*pieces)
 
+    def _note_chunk(self, chunk: Chunk) -> None:
+        if chunk.is_last:
+            self.chunked.pop(chunk.uuid, None)
+        elif len(self.chunked) < MAX_CHUNKED:
+            self.chunked[chunk.uuid] = chunk.total_bytes
+
     def forget_done(self) -> None:
         """Forget the units at the beginning that are acknowledged."""
         while self.out and (oldest := next(iter(self.out.values()))).state is UnitState.DONE:
@@ -123,6 +135,7 @@ class ServedConsumer:
         """Return the units that it has, and forget them."""
         units = [each for each in self.out.values() if each.state is not UnitState.DONE]
         self.out.clear()
+        self.chunked.clear()
         for each in units:
             each.taker = None
         return units

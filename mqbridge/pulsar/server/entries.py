@@ -4,15 +4,18 @@ A unit is sent as it was stored. A message that was stored without a unit become
 clients acknowledge whole entries, so messages that were not sent together must not be in one.
 """
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mqbridge.adapter.formats import MAX_UNIT_MESSAGES, batch_of_units
+from mqbridge.errors import RemoteProtocolError
 from mqbridge.listener.delivered import Delivered
 from mqbridge.listener.publishers import SENDER_CLUSTER
 from mqbridge.mapping.raw_form import RAW_FORM
-from mqbridge.message import NO_SOURCE, Batch, Message, Partition, Position, Unit
+from mqbridge.message import NO_SOURCE, Batch, Message, Pair, Partition, Position, Unit
 from mqbridge.pulsar.mapping.keys import decode_key
 from mqbridge.pulsar.mapping.raw_entry import FORM
 from mqbridge.pulsar.mapping.request import encode_alone
@@ -21,6 +24,9 @@ from mqbridge.pulsar.wire.chunks import describes_chunk
 from mqbridge.pulsar.wire.entry import read_metadata, stored_entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
+SENT_BY = "mqbridge.pulsar.sent_by"
+"""The property of `SentBy`; clients of the listener do not see it."""
+_SENT_BY = re.compile(r"([0-9]{1,20}):((?:[0-9a-f]{2})*):(.*)", re.DOTALL)
 PRODUCER_NAME = "mqbridge"
 """Producer name of messages that no Pulsar client has sent; a client requires one."""
 _DELIVER_AT_TAG = b"\x98\x01"
@@ -63,7 +69,42 @@ class OpaqueFormat(EntryFormat):
         return [message.replace(defect=None) for message in super().decode(unit, positions)]
 
 
-_FORMAT, _OPAQUE_FORMAT = EntryFormat(), OpaqueFormat()
+class NamedFormat(EntryFormat):
+    """The format of entries whose messages get what a `Message` cannot hold as a property, for clients that read them again.
+
+    A backing that stores entries as they are does not decode them.
+    """
+
+    def decode(self, unit: Unit, positions: Sequence[Position]) -> Sequence[Message]:
+        """Return the messages with the name of their producer, their sequence ids, and the version of their schema."""
+        messages = super().decode(unit, positions)
+        metadata, _ = read_metadata(unit.data)
+        source = SentBy(metadata.producer_name, metadata.sequence_id, metadata.schema_version)
+        return [
+            message if message.defect is not None else message.replace(properties=(*message.properties, source.at(index)))
+            for index, message in enumerate(messages)
+        ]
+
+
+class SentBy(NamedTuple):
+    """What the metadata of an entry say about its producer. It travels as one property: `sequence:version:name`."""
+
+    name: str
+    sequence: int
+    schema_version: bytes
+
+    def at(self, index: int) -> Pair:
+        """Return the property for the message at this index of the entry."""
+        return SENT_BY, f"{self.sequence + index}:{self.schema_version.hex()}:{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> "SentBy | None":
+        """Parse the value of the property; None if it is another text."""
+        match = _SENT_BY.fullmatch(text)
+        return None if match is None else cls(match[3], int(match[1]), bytes.fromhex(match[2]))
+
+
+_FORMAT, _OPAQUE_FORMAT = NamedFormat(), OpaqueFormat()
 
 
 def make_batch(received: ReceivedEntry, source: Partition | None, last_sequence: int) -> Batch:
@@ -88,11 +129,18 @@ def entry_of(delivered: Delivered) -> bytes:
 def _encode(message: Message, number: int) -> bytes:
     if message.origin is not None and message.origin.startswith(_OWN_ORIGIN):
         message = message.replace(origin=None, hops=max(0, message.hops - 1))
+    sent_by = None
+    if (value := message.property(SENT_BY)) is not None and (sent_by := SentBy.parse(value)) is not None:
+        message = message.replace(properties=tuple(pair for pair in message.properties if pair != (SENT_BY, value)))
     entry = encode_alone(message, None, 0)
     metadata = entry.metadata
     if message.deliver_at is None:
         metadata.ClearField("deliver_at_time")
     metadata.producer_name, metadata.sequence_id = PRODUCER_NAME, number
+    if sent_by is not None:
+        metadata.producer_name, metadata.sequence_id = sent_by.name, sent_by.sequence
+        if sent_by.schema_version:
+            metadata.schema_version = sent_by.schema_version
     metadata.publish_time = max(0, message.publish_time or 0)
     return stored_entry(metadata, entry.payload)
 
@@ -142,6 +190,33 @@ def _sticky_key(metadata: MessageMetadata) -> bytes:
         key = decode_key(metadata.partition_key, metadata.partition_key_b64_encoded)
         return key.encode() if isinstance(key, str) else key
     return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
+
+
+_CHUNKS_TAG = b"\xd8\x01"
+"""Tag of `MessageMetadata.num_chunks_from_msg`; metadata without these bytes are not those of a chunk."""
+
+
+class Chunk(NamedTuple):
+    """A part of a chunked message: the uuid that all parts have, the size of all of them, and whether it is the last one."""
+
+    uuid: str
+    total_bytes: int
+    is_last: bool
+
+
+def chunk_of(entry: bytes) -> Chunk | None:
+    """Return what an entry says about the chunked message to which it belongs; None if it is a whole message, or damaged."""
+    end = _METADATA_OFFSET + int.from_bytes(entry[_METADATA_OFFSET - 4 : _METADATA_OFFSET], "big")
+    if entry.find(_CHUNKS_TAG, _METADATA_OFFSET, end) < 0:
+        return None
+    try:
+        metadata, _ = read_metadata(entry)
+    except RemoteProtocolError:
+        return None
+    if not describes_chunk(metadata):
+        return None
+    is_last = metadata.chunk_id >= metadata.num_chunks_from_msg - 1
+    return Chunk(metadata.uuid, max(0, metadata.total_chunk_msg_size), is_last)
 
 
 _ENCRYPTION_TAG = b"\x6a"

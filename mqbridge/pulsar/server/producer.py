@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable
 from enum import Enum
 
-from mqbridge.errors import RemoteProtocolError
+from mqbridge.errors import Failure, RemoteProtocolError
 from mqbridge.listener.publisher import Publisher, Stored
 from mqbridge.message import Partition
 from mqbridge.pulsar.server.consumer import ClientLink
 from mqbridge.pulsar.server.entries import make_batch, receive_entry
 from mqbridge.pulsar.server.message_ids import MessageIds
+from mqbridge.pulsar.server.support import MARKERS
 from mqbridge.pulsar.wire import codes, ids, server_commands
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import CommandSend
 
@@ -47,6 +48,7 @@ class ServedProducer:
         self.link, self.id, self.name, self.epoch, self.is_named = link, producer_id, name, epoch, is_named
         self.access_mode = 0
         self.topic_epoch: int | None = None
+        self.schema_version = b""
         self.pending = 0
         """Number of sends that are not answered."""
         self.is_draining = False
@@ -76,8 +78,7 @@ class ServedProducer:
             self.link.send(server_commands.send_error(self.id, sequence, codes.CHECKSUM, str(error)))
             return
         if command.marker or received.metadata.HasField("marker_type"):
-            problem = "markers are not accepted"
-            self.link.send(server_commands.send_error(self.id, sequence, codes.NOT_ALLOWED, problem))
+            self.link.send(server_commands.send_error(self.id, sequence, codes.NOT_ALLOWED, MARKERS))
             return
         self.received_messages += received.count
         self.received_bytes += len(received.unit.data)
@@ -100,6 +101,12 @@ class ServedProducer:
         self.link.pending_sends -= 1
         self.link.on_answered()
         if self.state is ProducerState.CLOSED:
+            return
+        if stored.problem is not None and stored.problem.failure is Failure.REFUSED:
+            # It is never stored, not even as a dead letter. With this code, the Java client fails the message to its application;
+            # others send it again until their own time-out.
+            problem = f"the message is never stored: {stored.problem}"
+            self.link.send(server_commands.send_error(self.id, max(sequence, highest), codes.NOT_ALLOWED, problem))
             return
         if stored.problem is not None:
             # Most clients close their whole connection when they get SEND_ERROR. With CLOSE_PRODUCER they open the producer

@@ -10,6 +10,7 @@ _CODES = {
     RefusalReason.GROUP_MISSING: codes.SUBSCRIPTION_NOT_FOUND,
     RefusalReason.INVALID_NAME: codes.INVALID_TOPIC_NAME,
     RefusalReason.NOT_ALLOWED: codes.NOT_ALLOWED,
+    RefusalReason.INCOMPATIBLE: codes.INCOMPATIBLE_SCHEMA,
     RefusalReason.NOT_READY: codes.SERVICE_NOT_READY,
 }
 

@@ -44,7 +44,12 @@ class PulsarServer:
             self._connections.discard(connection)
 
     async def start(self) -> None:
-        """Do nothing yet."""
+        """Read the schemas of all topics. Raises ClusterError."""
+        await self.broker.schemas.start()
+
+    async def close(self, deadline: float) -> None:
+        """Stop following the schemas of other gateways."""
+        await self.broker.schemas.close(deadline)
 
     async def drain(self, deadline: float) -> None:
         """Answer what is in flight, wait for acknowledgements, and close the producers, the consumers and the connections."""

@@ -62,6 +62,8 @@ class ServedSubscription:
         self._stop_watching = feed.watch(self._on_feed)
         self.on_empty: Callable[[], None] = lambda: None
         """Called soon after all consumers were sent away."""
+        self._chunked_bytes = 0
+        """Bytes of the chunked messages of which consumers have got a part."""
         self._told_active: ServedConsumer | None = None
         """The consumer that was told last that it is the active one."""
 
@@ -183,6 +185,10 @@ class ServedSubscription:
         """Deliver what can be delivered."""
         if self.state is SubscriptionState.OPEN and self._generation == self.feed.generation:
             self._dispatcher.dispatch()
+            chunked = sum(sum(consumer.chunked.values()) for consumer in self.consumers if consumer.chunked)
+            if chunked != self._chunked_bytes:
+                self._chunked_bytes = chunked
+                self.feed.allow(chunked)
 
     # --- acknowledgements -----------------------------------------------------------------------------------------------
 

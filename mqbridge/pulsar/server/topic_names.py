@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from mqbridge.errors import RefusalReason, RequestRefused
 from mqbridge.listener.topics import ListenedTopic, ListenedTopics
+from mqbridge.pulsar.server.support import NON_PERSISTENT
 from mqbridge.pulsar.wire.names import PERSISTENT, parse_topic
 
 
@@ -31,7 +32,7 @@ def parse_requested(text: str) -> RequestedTopic:
     except ValueError as error:
         raise RequestRefused(str(error), RefusalReason.INVALID_NAME) from error
     if name.domain != PERSISTENT:
-        raise RequestRefused("non-persistent topics are not served: the backing stores everything", RefusalReason.NOT_ALLOWED)
+        raise RequestRefused(NON_PERSISTENT, RefusalReason.NOT_ALLOWED)
     return RequestedTopic(str(name.parent), name.partition_index)
 
 

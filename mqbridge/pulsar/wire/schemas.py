@@ -8,7 +8,7 @@ from 0 as 8 bytes, big-endian.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mqbridge.pulsar.wire.frame import encode_command
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -47,6 +47,17 @@ class Schema:
         # The type stubs of the protobuf module resolve KeyValue to the enum value of that name.
         properties = tuple((pair.key, pair.value) for pair in data.properties)  # type: ignore[attr-defined]
         return cls(data.type, data.schema_data, data.name, properties)
+
+
+class RegisteredSchema(NamedTuple):
+    """A schema, and its version among the schemas of its topic (bytes that only the broker interprets).
+
+    `registered_ms` is when it was registered, ms since the epoch; None if that is not known.
+    """
+
+    schema: Schema
+    version: bytes
+    registered_ms: int | None = None
 
 
 STRING = Schema(Types.String)

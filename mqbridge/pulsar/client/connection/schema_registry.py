@@ -1,19 +1,10 @@
 """Access to a cluster's schema registry over the binary protocol."""
 
-from typing import NamedTuple
-
 from mqbridge.pulsar.client.connection.lookup import Lookup
 from mqbridge.pulsar.wire import codes
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
-from mqbridge.pulsar.wire.schemas import Schema, get_or_create_schema, get_schema
-
-
-class RegisteredSchema(NamedTuple):
-    """A schema, and its version among the schemas of its topic (bytes that only the broker interprets)."""
-
-    schema: Schema
-    version: bytes
+from mqbridge.pulsar.wire.schemas import RegisteredSchema, Schema, get_or_create_schema, get_schema
 
 
 async def fetch(lookup: Lookup, topic: str, version: bytes | None, timeout: float) -> RegisteredSchema | None:
