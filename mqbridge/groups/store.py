@@ -84,6 +84,8 @@ class GroupStore:
         """Futures of `written` calls, which are set at the end of the next flush."""
         self._db_lock = threading.Lock()
         """Held by the thread that uses the connection."""
+        self._flush_number = self._flushed = 0
+        """Number of the last flush that has begun, and of the last that has succeeded."""
         self._has_failed = False
         self._closed = False
 
@@ -119,13 +121,23 @@ class GroupStore:
         """Wait until the present state of a partition is in the file. Raises ClusterError if it is not within WRITE_TIMEOUT_S."""
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
-                while (key in self._changed or key in self._flushing) and not self._closed:
+                flush = self._flush_of_present_state(key)
+                while self._flushed < flush and not self._closed:
                     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                     self._waiters.append(waiter)
                     self._wanted.set()
                     await waiter
         except TimeoutError:
             raise ClusterError(f"the state file {self._path} cannot be written now") from None
+
+    def _flush_of_present_state(self, key: GroupKey) -> int:
+        """Return the number of the flush that writes the present state of a partition; a later one does if it fails.
+
+        It does not suffice to wait until nothing is to be written: under load, a partition changes all the time.
+        """
+        if key in self._changed:
+            return self._flush_number + 1
+        return self._flush_number if key in self._flushing else 0
 
     async def close(self, deadline: float | None = None) -> None:
         """Write what has changed, trying until the deadline (loop time; None: CLOSE_S (30 s) from now), and close the file."""
@@ -167,6 +179,7 @@ class GroupStore:
 
         A state that cannot be made or encoded is a bug: it is logged, and only its own partition is left out.
         """
+        self._flush_number += 1
         changed = self._flushing = self._changed
         self._changed = {}
         encoded: dict[GroupKey, bytes | None] = {}
@@ -185,6 +198,8 @@ class GroupStore:
         except BaseException:
             self._changed = changed | self._changed  # it may have been written; a second time does no harm
             raise
+        else:
+            self._flushed = self._flush_number
         finally:
             self._flushing = {}
             waiters, self._waiters = self._waiters, []

@@ -111,3 +111,50 @@ async def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"not a database" * 100)
     with pytest.raises(ConfigError, match="cannot be used"):
         GroupStore(path)
+
+
+async def test_a_state_that_changes_all_the_time_is_written_for_whoever_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "WRITE_TIMEOUT_S", 2.0)
+    path, marks = tmp_path / "state.db", [0]
+    store = GroupStore(path)
+
+    async def change() -> None:
+        while True:
+            marks.append(len(marks))
+            store.record(key(0), lambda: Acknowledged((marks[-1],), (0,)))
+            await asyncio.sleep(0)
+
+    store.record(key(0), lambda: Acknowledged((marks[-1],), (0,)))
+    changing = asyncio.create_task(change())
+    try:
+        await asyncio.sleep(0.05)
+        present = marks[-1]
+        await store.written(key(0))
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            ((state,),) = db.execute("SELECT state FROM acknowledged").fetchall()
+        assert Acknowledged.decode(state).mark >= (present,)
+    finally:
+        changing.cancel()
+        await store.close()
+
+
+async def test_whoever_waits_for_a_state_waits_until_a_failed_flush_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(store_module, "RETRY_S", 0.01)
+    store = GroupStore(tmp_path / "state.db")
+    with contextlib.closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        store.record(key(0), lambda: Acknowledged((1,), (0,)))
+        waiting = asyncio.create_task(store.written(key(0)))
+        async with asyncio.timeout(PATIENCE_S):
+            while not store._has_failed:
+                await asyncio.sleep(0.01)
+        assert not waiting.done()
+        db.execute("COMMIT")
+        await waiting
+        assert db.execute("SELECT count(*) FROM acknowledged").fetchone() == (1,)
+    await store.close()
