@@ -7,6 +7,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
@@ -47,32 +48,36 @@ class JavaConsumer:
             "idle": 0, "until": str(self.until), "live": True, "receipts": True, **options,
         }  # fmt: skip
         self.program: JavaProgram = java.spawn("PulsarConsume", **arguments)
+        self._seen: list[Seen] = []
+        self._confirmed: list[Confirmed] = []
+        self._lock = threading.Lock()
+        """Held while new lines are read."""
 
     def seen(self) -> list[Seen]:
         """Return what it got so far."""
-        return [
-            Seen(line["at"], sequence(body(line)), _partition(line), _position(line["id"]), self.name)
-            for line in self.program.lines()
-            if "done" in line
-        ]
+        self._read()
+        return self._seen
 
     def confirmed(self) -> list[Confirmed]:
         """Return the confirmed acknowledgements so far."""
-        return [
-            Confirmed(line["at"], line["confirmed"]["partition"], _position(line["confirmed"]))
-            for line in self.program.lines()
-            if "confirmed" in line
-        ]
+        self._read()
+        return self._confirmed
+
+    def _read(self) -> None:
+        with self._lock:
+            for line in self.program.new_lines():
+                if "done" in line:
+                    message_id = line["id"]
+                    number, position = sequence(body(line)), _position(message_id)
+                    self._seen.append(Seen(line["at"], number, message_id["partition"], position, self.name))
+                elif "confirmed" in line:
+                    message_id = line["confirmed"]
+                    self._confirmed.append(Confirmed(line["at"], message_id["partition"], _position(message_id)))
 
     async def leave(self) -> None:
         """Let the program close its consumer."""
         self.until.touch()
         await asyncio.to_thread(self.program.wait)
-
-
-def _partition(line: Line) -> int:
-    partition: int = line["id"]["partition"]
-    return partition
 
 
 def _position(message_id: Line) -> int:
