@@ -23,7 +23,7 @@ from tests.kit.guard import guard
 from tests.kit.java import JavaProgram
 from tests.kit.listener import ListenerOptions, ListenerProcess
 from tests.kit.subscription_oracle import Confirmed, Seen
-from tests.sdk.rocketmq import Line, body, sequence
+from tests.sdk.rocketmq import Line, body, sequence, until
 
 TOPIC = "persistent://public/default/"
 PYTHON_PROGRAM = Path(__file__).with_name("pulsar_program.py")
@@ -73,6 +73,10 @@ class JavaConsumer:
                 elif "confirmed" in line:
                     message_id = line["confirmed"]
                     self._confirmed.append(Confirmed(line["at"], message_id["partition"], _position(message_id)))
+
+    async def wait_subscribed(self) -> None:
+        """Wait until the program has subscribed for the first time: the client does not repeat that if it fails."""
+        await until(self.program.lines, self.program.stderr)
 
     async def leave(self) -> None:
         """Let the program close its consumer."""

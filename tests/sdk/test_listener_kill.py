@@ -60,6 +60,7 @@ async def test_clients_survive_kills_under_load(
     full, total = TOPIC + topic, 2 * LOAD_MESSAGES
     consumer = JavaConsumer(listener.url, topic, tmp_path, "java")
     stack.enter_context(consumer.program)
+    await consumer.wait_subscribed()
     python_consumer = stack.enter_context(
         PythonProgram(tmp_path, "consume", listener.url, full, "python", "Shared", total, 60).running()
     )

@@ -80,7 +80,9 @@ async def run_pods(
     for number, listener in enumerate(pods.listeners):
         pods.consumers.append(JavaConsumer(listener.url, topic, folder, f"java-{number}", type_=type_))
         stack.enter_context(pods.consumers[-1].program)
-    pods.causes[now_us()] = False  # members join, so partitions move
+    for consumer in pods.consumers:
+        await consumer.wait_subscribed()
+    pods.causes[now_us()] = False  # members have joined, so partitions move
     urls = ",".join(listener.url.removeprefix("pulsar://") for listener in pods.listeners)
     producer = stack.enter_context(
         java.spawn("PulsarProduce", url=f"pulsar://{urls}", topic=TOPIC + topic, messages=MESSAGES, rate=RATE, size=200)

@@ -72,8 +72,13 @@ class AtListener(System):
             subscription=SUBSCRIPTION,
             type="Failover",
             idle=0,
+            receipts=True,
         )
         stack.enter_context(program)
+        while not program.lines():  # the client does not repeat its first subscription if that fails
+            if not program.running:
+                raise RuntimeError(f"the consumer of {topic} has ended: {program.stderr()}")
+            await asyncio.sleep(READ_POLL_S)
         self._readers[topic] = program
 
     async def heal(self) -> None:
@@ -99,6 +104,8 @@ class AtListener(System):
                 count, since = now, time.monotonic()
             time.sleep(READ_POLL_S)
         for line in program.lines():
+            if "done" not in line:
+                continue
             yield Stored(line["id"]["partition"], "sdk", base64.b64decode(line["body"]))
 
 

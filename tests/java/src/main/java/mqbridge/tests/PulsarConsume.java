@@ -36,7 +36,8 @@ import org.apache.pulsar.client.api.SubscriptionType;
  * --keep-from 0                          from the message of this number on, all are kept (0: none)
  * --batch-index-ack         --receiver-queue 1000
  * --live                                 a line can be read before its message is acknowledged
- * --receipts                             a line {@code confirmed} with the id, when the server has confirmed an acknowledgement
+ * --receipts                             a line {@code subscribed} at the start, and a line {@code confirmed} with the id, when the
+ *                                        server has confirmed an acknowledgement
  * --private-key FILE                     PEM, with which encrypted messages are read
  * </pre>
  */
@@ -68,6 +69,9 @@ public final class PulsarConsume {
                 PulsarConsume consume = new PulsarConsume(args);
                 args.end();
                 try (Consumer<byte[]> consumer = builder.subscribe()) {
+                    if (consume.receipts) {
+                        Program.printNow(Program.object("subscribed", consumer.getSubscription()));
+                    }
                     consume.run(consumer);
                 }
                 Program.printNow(Program.object("messages", consume.idle.seen()));
