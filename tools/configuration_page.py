@@ -21,9 +21,9 @@ _INTRODUCTION = """\
 
 <!-- Written by `python -m tools.configuration_page --write` from the models. Do not edit. -->
 
-One YAML file contains everything: the clusters, the routes between them, and the settings of the process.
-`mqbridge example` prints [complete files](../../mqbridge/shipped). `mqbridge check FILE` reports all problems of a file at once,
-each with its line. `mqbridge schema` prints the JSON Schema, which editors use for completion.
+One YAML file contains everything: the clusters, the routes between them, the listeners over them, and the settings of the
+process. `mqbridge example` prints [complete files](../../mqbridge/shipped). `mqbridge check FILE` reports all problems of a file
+at once, each with its line. `mqbridge schema` prints the JSON Schema, which editors use for completion.
 
 - **Variables.** `${NAME}`, also `${env:NAME}`, and `${file:PATH}` are replaced inside values, never inside keys. This happens
   after the YAML has been parsed: their values are always text and cannot change the structure. `${NAME:-default}` gives the
@@ -42,7 +42,8 @@ each with its line. `mqbridge schema` prints the JSON Schema, which editors use 
 - **Reloading.** The running gateway reads the file again on SIGHUP, on `POST /reload` and, with `reload.watch`, when the file has
   changed. If the file is invalid, its problems are logged and shown by `/health/ready`, and nothing changes. Otherwise routes
   that are new, changed, or stopped by an error are started. Removed routes are drained and stopped. All other routes continue
-  with their connections. `state` and `http` are read only at the start.
+  with their connections. A listener whose options and clusters are unchanged continues, too; any other sends its clients away,
+  and is bound again. `state` and `http` are read only at the start.
 - **Unknown keys** and duplicate keys are errors. YAML anchors and `<<` may be used for repeated parts.
 
 ## A small example
@@ -55,6 +56,22 @@ routes:
   - name: orders
     from: {cluster: old, topic: orders, group: mqbridge}
     to: {cluster: new, topic: "persistent://public/default/{topic}", create: {subscriptions: [billing]}}
+```
+
+## A listener
+
+Unmodified Pulsar clients of an application beside the gateway send to RocketMQ, and consume from it. A listener needs no routes;
+both may be in one file.
+
+```yaml
+clusters:
+  rocket: {system: rocketmq, name_servers: "127.0.0.1:9876"}
+listeners:
+  - name: app
+    system: pulsar
+    cluster: rocket
+    web: 127.0.0.1:8080                               # lookups over HTTP, and a part of the admin API
+    create: {partitions: 8}
 ```
 
 ## A larger example
@@ -105,6 +122,11 @@ OPTION_GROUPS = (
     ("routes[].delivery", "Delivery"),
     ("routes[].delivery.retry", "Retry"),
     ("routes[].delivery.dead_letter", "DeadLetter"),
+    ("listeners[]", "ListenerConfig"),
+    ("listeners[].create", "ListenerCreate"),
+    ("listeners[].sends", "ListenerSends"),
+    ("listeners[].sends.dead_letter", "ListenerDeadLetter"),
+    ("listeners[].limits", "ListenerLimits"),
     ("http", "Http"),
     ("reload", "Reload"),
     ("log", "Log"),

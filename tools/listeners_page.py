@@ -19,7 +19,8 @@ _BEGINNING = """\
 <!-- Written by `python -m tools.listeners_page --write` from the code. Do not edit. -->
 
 What an unmodified SDK can do at a listener, compared with a real server of its system. [What listeners
-promise](../explanation/listeners.md) has a page of its own, and [Keep your Pulsar SDK](../how-to/keep-your-pulsar-sdk.md) shows how to begin.
+promise](../explanation/listeners.md) has a page of its own, and [Keep your Pulsar SDK](../how-to/keep-your-pulsar-sdk.md)
+shows how to begin.
 
 - **native**: as a real server does it
 - **differs**: it works, and differs in a way that the backing forces

@@ -30,6 +30,7 @@ While it runs, the gateway answers at `http.listen` (`127.0.0.1:8098`):
 | `/health/live` | 200 while the process answers |
 | `/health/ready` | 200 while everything is well, 503 otherwise; the body names the problems |
 | `/routes` | each route: totals, lag, messages in flight, targets without receipts, why it stopped or retries |
+| `/listeners` | each listener: address, totals, connections, producers and consumers, why it does not serve clients |
 
 [Alert rules](../../deploy/prometheus/alerts.yaml) and a [Grafana dashboard](../../deploy/grafana/dashboard.json) use these
 metrics; a test compares them with the code.
@@ -56,15 +57,16 @@ exceeded quota, a namespace that demands encryption, …), and one INFO line whe
 
 ## Readiness
 
-`/health/ready` has these parts, and is 503 when one of the first five is not empty:
+`/health/ready` has these parts, and is 503 when one of the first six is not empty:
 
 | part | content |
 |---|---|
 | `stopped` | routes that stopped or join their group again, stopped partitions, topics of a pattern that fail, and the reasons |
-| `away` | clusters of the routes that cannot be reached, for how long and why |
+| `away` | clusters of the routes and listeners that cannot be reached, for how long and why |
 | `stuck` | targets with sends in flight and no receipt for {STUCK_S:g} s |
 | `paused` | source topics or partitions that the cluster does not let the gateway read now, and the reasons |
 | `unprotected` | targets that are not written to, because their cluster deletes unread messages, and the reasons |
+| `listeners` | listeners that do not serve clients: they wait for a cluster, start, or drain |
 | `failing` | targets whose sends fail and are retried, with the last failure; `stuck` if it lasts |
 | `clusters` | every cluster: whether it is up, and the totals of its connections |
 | `reload` | the result of the last reload of the configuration |

@@ -23,6 +23,7 @@ class Commands(LazyGroup):
             "Bridge a stream between two embedded logs and prove that it arrived. Needs nothing but Python.",
         ),
         "run": Subcommand(f"{COMMANDS_PACKAGE}.run:run", "Run the gateway until it is stopped."),
+        "listen": Subcommand(f"{COMMANDS_PACKAGE}.listen:listen", "Serve unmodified clients of a system over any cluster."),
         "check": Subcommand(
             f"{COMMANDS_PACKAGE}.check:check", "Check a configuration; names every problem at once, each with its line."
         ),

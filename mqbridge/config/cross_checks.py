@@ -22,30 +22,30 @@ Section = tuple[KeyPath, Mapping[str, Any]]
 def cross_check(document: Document, adapters: Mapping[str, Adapter]) -> list[ConfigError]:
     """Return the problems of all checks across option groups."""
     data = document.data
-    routes = list(_sections_of_list(data.get("routes") if isinstance(data, dict) else None, ("routes",)))
+    routes = list(sections_of_list(data.get("routes") if isinstance(data, dict) else None, ("routes",)))
     clusters = data.get("clusters") if isinstance(data, dict) else None
     cluster_names = set(clusters) if isinstance(clusters, dict) else set()
-    errors = list(_duplicate_names(document, routes))
+    errors = list(duplicate_names(document, routes, "route"))
     if isinstance(clusters, dict):
         errors += _conflicting_groups(document, routes, clusters, adapters)
     errors += _unknown_optional_clusters(document, data.get("http") if isinstance(data, dict) else None, cluster_names)
     for path, route in routes:
         for endpoint_path, endpoint in _endpoints(path, route):
-            errors.extend(_unknown_cluster(document, endpoint_path, endpoint, cluster_names))
-        for source in _section(route, "from", path):
+            errors.extend(unknown_cluster(document, endpoint_path, endpoint, cluster_names))
+        for source in section(route, "from", path):
             for target in _targets(path, route):
                 errors.extend(_topic_template_errors(document, source, target))
                 errors.extend(_edit_template_errors(document, source, target))
     return errors
 
 
-def _sections_of_list(value: Any, path: KeyPath) -> Iterator[Section]:
+def sections_of_list(value: Any, path: KeyPath) -> Iterator[Section]:
     """Yield every mapping in the list; nothing if `value` is not a list."""
     if isinstance(value, list):
         yield from (((*path, index), item) for index, item in enumerate(value) if isinstance(item, dict))
 
 
-def _section(parent: Mapping[str, Any], key: str, path: KeyPath) -> Iterator[Section]:
+def section(parent: Mapping[str, Any], key: str, path: KeyPath) -> Iterator[Section]:
     """Yield the mapping under this key of `parent`; nothing if the key is missing or its value is not a mapping."""
     value = parent.get(key)
     if isinstance(value, dict):
@@ -54,27 +54,27 @@ def _section(parent: Mapping[str, Any], key: str, path: KeyPath) -> Iterator[Sec
 
 def _targets(path: KeyPath, route: Mapping[str, Any]) -> Iterator[Section]:
     """Yield the route's targets; `to` is one target or a list of targets."""
-    yield from _section(route, "to", path)
-    yield from _sections_of_list(route.get("to"), (*path, "to"))
+    yield from section(route, "to", path)
+    yield from sections_of_list(route.get("to"), (*path, "to"))
 
 
 def _endpoints(path: KeyPath, route: Mapping[str, Any]) -> Iterator[Section]:
     """Yield every section of the route that names a cluster: the source, the targets and the dead-letter topic."""
-    yield from _section(route, "from", path)
+    yield from section(route, "from", path)
     yield from _targets(path, route)
-    for delivery_path, delivery in _section(route, "delivery", path):
-        yield from _section(delivery, "dead_letter", delivery_path)
+    for delivery_path, delivery in section(route, "delivery", path):
+        yield from section(delivery, "dead_letter", delivery_path)
 
 
-def _duplicate_names(document: Document, routes: list[Section]) -> Iterator[ConfigError]:
-    """Yield an error for every route that has the name of an earlier route."""
+def duplicate_names(document: Document, sections: list[Section], word: str) -> Iterator[ConfigError]:
+    """Yield an error for every section that has the name of an earlier one; `word` says what they are, such as `route`."""
     first_paths: dict[str, KeyPath] = {}
-    for path, route in routes:
-        name = route.get("name")
+    for path, body in sections:
+        name = body.get("name")
         if not isinstance(name, str):
             continue
         if name in first_paths:
-            problem = f"the route name {name!r} is already used ({document.location(first_paths[name])})"
+            problem = f"the {word} name {name!r} is already used ({document.location(first_paths[name])})"
             yield document.error((*path, "name"), problem, "Choose another name")
         first_paths.setdefault(name, (*path, "name"))
 
@@ -91,7 +91,7 @@ def _conflicting_groups(
     first_uses: dict[tuple[str, str], tuple[KeyPath, str]] = {}
     """Path and subscription of the first source, by the settings of its cluster and the name of its group."""
     for path, route in routes:
-        for source_path, source in _section(route, "from", path):
+        for source_path, source in section(route, "from", path):
             name, group = source.get("cluster"), source.get("group")
             cluster = clusters.get(name) if isinstance(name, str) else None
             if not isinstance(cluster, dict) or not isinstance(group, str):
@@ -116,7 +116,7 @@ def _subscription(source: Mapping[str, Any]) -> str:
     return repr((topics, sorted(map(str, types)) if isinstance(types, list) else types, source.get("options")))
 
 
-def _unknown_cluster(
+def unknown_cluster(
     document: Document, path: KeyPath, endpoint: Mapping[str, Any], cluster_names: set[str]
 ) -> Iterator[ConfigError]:
     """Yield an error if the endpoint names a cluster that the file does not define."""
@@ -163,7 +163,7 @@ def _topic_template_errors(document: Document, source: Section, target: Section)
 def _edit_template_errors(document: Document, source: Section, target: Section) -> Iterator[ConfigError]:
     """Yield an error for each unknown word in the templates of the target's `edit`; invalid templates are skipped."""
     topics = _source_topics(source[1])
-    for edit_path, edit in _section(target[1], "edit", target[0]):
+    for edit_path, edit in section(target[1], "edit", target[0]):
         for path, template in templates_in(edit):
             try:
                 defined = MESSAGE_WORDS | (_common_words(topics) if topics else set())

@@ -1,8 +1,9 @@
 """Loads a `Config` from a YAML file, or reports all its problems at once.
 
 Five passes find problems: `document` reads the YAML and its variables, `system_options` validates the options of the systems,
-`cross_checks` compares option groups with each other, and the model `Config` validates the options of the gateway. If these find
-none, `topic_graph` looks for routes that would read what they write, and `topic_names` for names that a system does not accept.
+`cross_checks` and `listener_checks` compare option groups with each other, and the model `Config` validates the options of the
+gateway. If these find none, `topic_graph` looks for routes that would read what they write, and `topic_names` for names that a
+system does not accept.
 Every problem has its line, its path and, if possible, the nearest valid word.
 """
 
@@ -16,6 +17,8 @@ from pydantic import ValidationError
 from mqbridge.adapter.registry import Adapter, load_adapters
 from mqbridge.config.cross_checks import cross_check
 from mqbridge.config.document import Document, compose
+from mqbridge.config.listened_systems import ListenedSystem, load_listened_systems
+from mqbridge.config.listener_checks import listener_errors
 from mqbridge.config.options.config import Config
 from mqbridge.config.problems import ConfigErrors
 from mqbridge.config.system_options import SystemOptions
@@ -28,10 +31,17 @@ MAX_FILE_BYTES = 8 << 20
 """Maximum size of a configuration file: of a larger file, only this part is read into memory."""
 
 
-def load(path: Path, *, environ: Mapping[str, str] | None = None, adapters: Mapping[str, Adapter] | None = None) -> Config:
+def load(
+    path: Path,
+    *,
+    environ: Mapping[str, str] | None = None,
+    adapters: Mapping[str, Adapter] | None = None,
+    servers: Mapping[str, ListenedSystem] | None = None,
+) -> Config:
     """Load a file. Raises ConfigErrors with every problem, or ConfigError if the file cannot be read, or is not YAML.
 
-    `environ` has the variables (default: those of the process), `adapters` the systems (default: all that are installed).
+    `environ` has the variables (default: those of the process), `adapters` the systems, and `servers` those whose clients a
+    listener can serve (default: all that are installed).
     """
     try:
         with path.open("rb") as file:
@@ -45,22 +55,35 @@ def load(path: Path, *, environ: Mapping[str, str] | None = None, adapters: Mapp
         raise ConfigError(f"the file is not UTF-8 text (byte {error.start})", location=str(path)) from error
     if len(raw) > MAX_FILE_BYTES:
         raise ConfigError(f"the file is larger than {MAX_FILE_BYTES} bytes; it cannot be a configuration", location=str(path))
-    return parse(text, str(path), environ=environ, adapters=adapters)
+    return parse(text, str(path), environ=environ, adapters=adapters, servers=servers)
 
 
 def parse(
-    text: str, name: str, *, environ: Mapping[str, str] | None = None, adapters: Mapping[str, Adapter] | None = None
+    text: str,
+    name: str,
+    *,
+    environ: Mapping[str, str] | None = None,
+    adapters: Mapping[str, Adapter] | None = None,
+    servers: Mapping[str, ListenedSystem] | None = None,
 ) -> Config:
     """Parse a YAML text; `name` is the name of its file in problems.
 
     Raises ConfigErrors with every problem, or ConfigError if the text is not YAML.
     """
-    return _validate(compose(text, name, os.environ if environ is None else environ), adapters)
+    return _validate(compose(text, name, os.environ if environ is None else environ), adapters, servers)
 
 
-def from_dict(data: Mapping[str, Any], *, adapters: Mapping[str, Adapter] | None = None) -> Config:
-    """Make a configuration from plain data; variables in it are not substituted. Raises ConfigErrors."""
-    return _validate(Document(name="", data=data, lines={}, errors=[]), adapters)
+def from_dict(
+    data: Mapping[str, Any],
+    *,
+    adapters: Mapping[str, Adapter] | None = None,
+    servers: Mapping[str, ListenedSystem] | None = None,
+) -> Config:
+    """Make a configuration from plain data; variables in it are not substituted. Raises ConfigErrors.
+
+    A cluster may also be a ClusterConfig.
+    """
+    return _validate(Document(name="", data=data, lines={}, errors=[]), adapters, servers)
 
 
 def wants_json_log(path: Path) -> bool:
@@ -77,12 +100,14 @@ def wants_json_log(path: Path) -> bool:
         return False
 
 
-def _validate(document: Document, adapters: Mapping[str, Adapter] | None) -> Config:
+def _validate(document: Document, adapters: Mapping[str, Adapter] | None, servers: Mapping[str, ListenedSystem] | None) -> Config:
     """Run the second to fifth pass. Raises ConfigErrors with the problems of all passes, including those in `document`."""
     adapters = load_adapters() if adapters is None else adapters
+    servers = load_listened_systems() if servers is None else servers
     systems = SystemOptions(document, adapters)
     data = systems.with_models()
     errors = document.errors + systems.errors + cross_check(document, adapters)
+    errors += listener_errors(document, servers)
     try:
         config = Config.model_validate(data)
     except ValidationError as error:

@@ -46,6 +46,8 @@ class SystemOptions:
 
     def _cluster(self, name: str, body: Any) -> Any:
         """Return the cluster with a model of its options; with a placeholder if the system or an option is invalid."""
+        if isinstance(body, ClusterConfig):
+            self._system_of[name] = body.system
         if not isinstance(body, dict):
             return body
         path: KeyPath = ("clusters", name)

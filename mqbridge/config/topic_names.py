@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from mqbridge.adapter.registry import ClusterModel
 from mqbridge.config.document import Document, KeyPath
 from mqbridge.config.options.config import Config
+from mqbridge.config.options.listener import ListenerConfig
 from mqbridge.config.options.route import Route
 from mqbridge.config.patterns import is_pattern
 from mqbridge.config.templates import fill_topic_template, topic_template_words
@@ -17,19 +18,32 @@ from mqbridge.errors import ClusterError, ConfigError
 def topic_name_errors(document: Document, config: Config) -> list[ConfigError]:
     """Return an error for each target and dead-letter topic whose name its system does not accept; one for each option."""
     errors: dict[KeyPath, ConfigError] = {}
+    for path, cluster, topic in _all_written_names(document, config):
+        settings = config.clusters[cluster].settings
+        if path in errors or not isinstance(settings, ClusterModel):
+            continue
+        try:
+            settings.check_topic_name(topic)
+        except ConfigError as error:
+            errors[path] = document.error(path, error.problem, error.hint)
+        except ClusterError as error:
+            errors[path] = document.error(path, str(error))
+    return list(errors.values())
+
+
+def _all_written_names(document: Document, config: Config) -> Iterator[tuple[KeyPath, str, str]]:
+    """Yield the path of the option, the cluster, and the name, for all routes and listeners."""
     for index, route in enumerate(config.routes):
         has_list = isinstance(document.data["routes"][index]["to"], (list, tuple))
-        for path, cluster, topic in _written_names(route, ("routes", index), has_list=has_list):
-            settings = config.clusters[cluster].settings
-            if path in errors or not isinstance(settings, ClusterModel):
-                continue
-            try:
-                settings.check_topic_name(topic)
-            except ConfigError as error:
-                errors[path] = document.error(path, error.problem, error.hint)
-            except ClusterError as error:
-                errors[path] = document.error(path, str(error))
-    return list(errors.values())
+        yield from _written_names(route, ("routes", index), has_list=has_list)
+    for index, listener in enumerate(config.listeners):
+        yield from _listener_names(listener, ("listeners", index))
+
+
+def _listener_names(listener: ListenerConfig, path: KeyPath) -> Iterator[tuple[KeyPath, str, str]]:
+    """Yield the dead-letter topic that a listener names; its default is escaped where the system refuses it."""
+    if (topic := listener.sends.dead_letter.topic) is not None:
+        yield (*path, "sends", "dead_letter", "topic"), listener.dead_letter_cluster, topic
 
 
 def _written_names(route: Route, path: KeyPath, *, has_list: bool) -> Iterator[tuple[KeyPath, str, str]]:

@@ -1,14 +1,15 @@
 """Finds the problems of a running gateway and their reasons, for `/health/ready`, `/routes`, the summary line and the metrics.
 
 The gateway is not ready if a route or partition has stopped, a topic that a pattern selects cannot be copied, a route has no
-group membership, a source refuses to let a route read, a cluster of a route is unreachable, a target has sends in flight and no
-receipt for STUCK_S, or a target is unprotected.
+group membership, a source refuses to let a route read, a cluster of a route or listener is unreachable, a target has sends in
+flight and no receipt for STUCK_S, a target is unprotected, or a listener does not serve clients.
 """
 
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from mqbridge.adapter.cluster import Cluster, Connectivity, ReportsConnectivity
+from mqbridge.gateway.listeners import ListenerRunner
 from mqbridge.routes.route import Route
 from mqbridge.routes.unprotected import describe
 
@@ -35,9 +36,9 @@ def outage_of(cluster: Cluster) -> str | None:
     return f"has been unreachable for {seconds:.0f} s: {connectivity.reason}"
 
 
-def unreachable_clusters(clusters: Mapping[str, Cluster], route: Route) -> dict[str, str]:
-    """Return a text about the outage of each unreachable cluster of the route, by cluster name; skips those not in `clusters`."""
-    outages = {name: outage_of(clusters[name]) for name in route.config.clusters if name in clusters}
+def unreachable_clusters(clusters: Mapping[str, Cluster], user: Route | ListenerRunner) -> dict[str, str]:
+    """Return a text about the outage of each unreachable cluster of the user, by name; skips those not in `clusters`."""
+    outages = {name: outage_of(clusters[name]) for name in user.config.clusters if name in clusters}
     return {name: reason for name, reason in outages.items() if reason is not None}
 
 
@@ -99,6 +100,13 @@ def has_trouble(gateway: MonitoredGateway, route: Route, now: float, optional_cl
     if any(_cluster_of(label) not in optional for label in troubled):
         return True
     return bool(unreachable_clusters(gateway.clusters, route).keys() - optional)
+
+
+def listener_has_trouble(gateway: MonitoredGateway, runner: ListenerRunner, optional_clusters: Collection[str]) -> bool:
+    """Return True if the listener makes the gateway not ready; that it waits for one of `optional_clusters` does not count."""
+    optional = set(optional_clusters)
+    waits = runner.problem is not None and not runner.config.clusters & optional
+    return waits or bool(unreachable_clusters(gateway.clusters, runner).keys() - optional)
 
 
 def _cluster_of(label: str) -> str:

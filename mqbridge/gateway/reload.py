@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mqbridge.adapter.registry import Adapter
+from mqbridge.config.listened_systems import ListenedSystem
 from mqbridge.config.load import load
 from mqbridge.config.options.config import Config
 from mqbridge.config.problems import ConfigErrors
@@ -37,6 +38,10 @@ class ReloadableGateway(Protocol):
     adapters: Mapping[str, Adapter] | None
     """The systems that a configuration may use; None means all that are installed."""
 
+    @property
+    def servers(self) -> Mapping[str, ListenedSystem] | None:
+        """The systems whose clients a listener may serve; None means all that are installed."""
+
     async def apply(self, config: Config) -> Change:
         """Switch to this configuration. If it cannot be used, change nothing and raise ConfigError or ClusterError."""
 
@@ -55,11 +60,13 @@ class ReloadResult:
     """Changed options that take effect only when the gateway is restarted, as texts."""
     routes: dict[str, list[str]] = field(default_factory=dict)
     """Names of the routes, under the keys `started` (started or restarted) and `removed`; empty if the file was rejected."""
+    listeners: dict[str, list[str]] = field(default_factory=dict)
+    """Names of the listeners, in the same form."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result for JSON output."""
         common = {"ok": not self.problems, "at": self.at, "problems": self.problems, "again_in_s": self.retry_in_s}
-        return {**common, "warnings": self.warnings, **self.routes}
+        return {**common, "warnings": self.warnings, **self.routes, "listeners": self.listeners}
 
 
 class Reloader:
@@ -147,7 +154,7 @@ class Reloader:
         self._reloaded_content = self._last_content = await asyncio.to_thread(_read, path)
         self._retry_at = None
         try:
-            config = await asyncio.to_thread(load, path, adapters=self._gateway.adapters)
+            config = await asyncio.to_thread(load, path, adapters=self._gateway.adapters, servers=self._gateway.servers)
             result.warnings = restart_warnings(self._gateway.initial_config, config)
             change = await self._gateway.apply(config)
         except ConfigErrors as error:
@@ -161,7 +168,7 @@ class Reloader:
             log.exception("reloading the configuration %s failed unexpectedly, the previous one stays in effect", path)
             result.problems = [repr(error)]
         else:
-            result.routes = change.summary()
+            result.routes, result.listeners = change.summary(), change.summary_of_listeners()
             self._pauses.reset()
         self._log(result)
         return result
@@ -186,6 +193,9 @@ class Reloader:
         else:
             started, removed = (", ".join(result.routes[key]) or "none" for key in ("started", "removed"))
             log.info("configuration %s was reloaded: routes started: %s; removed: %s", self.path, started, removed)
+            if any(result.listeners.values()):
+                started, removed = (", ".join(result.listeners[key]) or "none" for key in ("started", "removed"))
+                log.info("configuration %s was reloaded: listeners started: %s; removed: %s", self.path, started, removed)
 
 
 def _read(path: Path) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Logs what the routes do: a status line per route at intervals, and each route that waits for its first partition."""
+"""Logs what routes and listeners do: a status line of each at intervals, and each route that waits for its first partition."""
 
 import asyncio
 import logging
@@ -7,12 +7,13 @@ from typing import Protocol
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.gateway.health import outage_of, stuck_targets, unreachable_clusters
 from mqbridge.gateway.lag import LagWatch
+from mqbridge.gateway.listeners import ListenerRunner
 from mqbridge.routes.route import Route
 
 log = logging.getLogger(__name__)
 
 REPORT_INTERVAL_S = 30.0
-"""Pause between two status lines of a route."""
+"""Pause between two status lines of a route or listener."""
 ASSIGNMENT_CHECK_S = 1.0
 """Pause between two checks whether routes have a partition."""
 FAILING_CHECK_S = 1.0
@@ -28,15 +29,16 @@ TargetKey = tuple[str, str]
 
 
 class ReportedGateway(Protocol):
-    """A gateway whose routes are reported."""
+    """A gateway whose routes and listeners are reported."""
 
     clusters: dict[str, Cluster]
     routes: list[Route]
+    listeners: list[ListenerRunner]
     lag: LagWatch
 
 
 async def report(gateway: ReportedGateway) -> None:
-    """Log a status line per route every REPORT_INTERVAL_S, until cancelled."""
+    """Log a status line per route and listener every REPORT_INTERVAL_S, until cancelled."""
     stored_before: dict[str, int] = {}
     while True:
         await asyncio.sleep(REPORT_INTERVAL_S)
@@ -45,6 +47,8 @@ async def report(gateway: ReportedGateway) -> None:
             rate = (stored - stored_before.get(route.name, 0)) / REPORT_INTERVAL_S
             stored_before[route.name] = stored
             log.info("status: %s", status_line(gateway, route, rate))
+        for runner in gateway.listeners:
+            log.info("status: %s", listener_status_line(gateway, runner))
 
 
 def status_line(gateway: ReportedGateway, route: Route, rate: float) -> str:
@@ -64,6 +68,24 @@ def status_line(gateway: ReportedGateway, route: Route, rate: float) -> str:
     parts += [f"target {label}: {why}" for label, why in stuck_targets(route, now).items()]
     parts += [f"target {label} is unprotected: {why}" for label, why in state.unprotected.items()]
     parts += [f"cluster {name} {why}" for name, why in unreachable_clusters(gateway.clusters, route).items()]
+    return "; ".join(parts)
+
+
+def listener_status_line(gateway: ReportedGateway, runner: ListenerRunner) -> str:
+    """Return the status line of a listener."""
+    listener = runner.listener
+    counts = listener.server.counts
+    parts = [
+        f"listener {runner.name}: {len(listener.port.connections):,} connections",
+        f"{counts.producers:,} producers",
+        f"{counts.consumers:,} consumers",
+        f"{counts.received_messages:,} messages received ({size_text(listener.in_flight.used)} in flight)",
+        f"{counts.delivered_messages:,} delivered ({size_text(listener.unacknowledged.used)} not acknowledged)",
+        f"{listener.publishers.dead_letters:,} dead letters",
+    ]
+    if (problem := runner.problem) is not None:
+        parts.append(f"it does not serve clients: {problem}")
+    parts += [f"cluster {name} {why}" for name, why in unreachable_clusters(gateway.clusters, runner).items()]
     return "; ".join(parts)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mqbridge.delivery.counters import Counters
+from mqbridge.gateway.listeners import ListenerRunner
 from mqbridge.routes.route import Route
 
 
@@ -33,6 +34,19 @@ class RouteResult:
 
 
 @dataclass(slots=True)
+class ListenerResult:
+    """What one listener has done in a run."""
+
+    name: str
+    counts: dict[str, int]
+    """The totals of `ServerCounts`, and those of its dead letters and refused connections."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result for JSON output."""
+        return {"name": self.name, **self.counts}
+
+
+@dataclass(slots=True)
 class RunResult:
     """The result of a run."""
 
@@ -41,6 +55,7 @@ class RunResult:
     """Duration of the run."""
     unreachable: dict[str, str] = field(default_factory=dict)
     """Reason of each cluster that was unreachable at the end, by cluster name; `away` in JSON."""
+    listeners: list[ListenerResult] = field(default_factory=list)
 
     @property
     def clean(self) -> bool:
@@ -62,6 +77,7 @@ class RunResult:
             "seconds": self.seconds,
             "clean": self.clean,
             "away": self.unreachable,
+            "listeners": [listener.as_json() for listener in self.listeners],
         }
 
 
@@ -75,3 +91,13 @@ def route_result(route: Route, unread: Mapping[str, str]) -> RouteResult:
         stopped={**state.failed_topics, **{str(partition): reason for partition, reason in state.stopped.items()}},
         unread=unread,
     )
+
+
+def listener_result(runner: ListenerRunner) -> ListenerResult:
+    """Return what a listener has done."""
+    listener = runner.listener
+    counts = listener.server.counts._asdict()
+    for present in ("producers", "consumers"):  # these are present numbers, and there are none at the end
+        del counts[present]
+    more = {"dead_letters": listener.publishers.dead_letters, "refused_connections": listener.port.refused}
+    return ListenerResult(runner.name, counts | more)

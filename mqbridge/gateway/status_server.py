@@ -1,10 +1,11 @@
-"""The HTTP endpoints of a running gateway: metrics, health, and the state of its routes as JSON.
+"""The HTTP endpoints of a running gateway: metrics, health, and the state of its routes and listeners as JSON.
 
 /metrics        Prometheus text
 /health/live    200 while the process answers
-/health/ready   200 while every route runs, every cluster can be reached, and every target sends receipts and keeps unread
-                messages; else 503 with reasons
+/health/ready   200 while every route runs, every listener serves clients, every cluster can be reached, and every target sends
+                receipts and keeps unread messages; else 503 with reasons
 /routes         every route: its totals, its lag, and the problem that blocks it
+/listeners      every listener: its address, its totals, its producers and consumers, and the problem that blocks it
 /reload         POST: reload the configuration; 200 if it was applied, 422 with the problems if not, 403 if the client may not,
                 409 if the gateway has no file, or is starting or stopping
 """
@@ -27,11 +28,13 @@ from mqbridge.gateway.health import (
     connectivity_of,
     failing_targets,
     has_trouble,
+    listener_has_trouble,
     outage_of,
     route_failures,
     stuck_targets,
     unreachable_clusters,
 )
+from mqbridge.gateway.listeners import ListenerRunner
 from mqbridge.gateway.metrics.collector import make_registry
 from mqbridge.gateway.metrics.family import MeteredGateway
 from mqbridge.gateway.reload_permission import why_not_permitted
@@ -76,6 +79,7 @@ class StatusServer:
             HttpRoute("/health/live", self._live),
             HttpRoute("/health/ready", self._ready),
             HttpRoute("/routes", self._routes),
+            HttpRoute("/listeners", self._listeners),
             HttpRoute("/reload", self._reload, methods=["POST"]),
         ]
         self._server.start(Starlette(routes=routes))
@@ -95,16 +99,17 @@ class StatusServer:
     async def _ready(self, _: Request) -> Response:
         gateway, now = self._gateway, asyncio.get_running_loop().time()
         stopped = {name: why for route in gateway.routes for name, why in route_failures(route).items()}
-        unreachable = {
-            name: why for route in gateway.routes for name, why in unreachable_clusters(gateway.clusters, route).items()
-        }
+        users: list[Route | ListenerRunner] = [*gateway.routes, *gateway.listeners]
+        unreachable = {name: why for user in users for name, why in unreachable_clusters(gateway.clusters, user).items()}
         stuck = {f"{route.name} {label}": why for route in gateway.routes for label, why in stuck_targets(route, now).items()}
         unprotected = {f"{route.name} {label}": why for route in gateway.routes for label, why in route.state.unprotected.items()}
         paused = {f"{route.name} {name}": why for route in gateway.routes for name, why in route.state.pauses.items()}
         failing = {f"{route.name} {label}": why for route in gateway.routes for label, why in failing_targets(route, now).items()}
-        ready = gateway.ready and not any(
-            has_trouble(gateway, route, now, self._options.ready_without) for route in gateway.routes
+        optional = self._options.ready_without
+        has_troubles = any(has_trouble(gateway, route, now, optional) for route in gateway.routes) or any(
+            listener_has_trouble(gateway, runner, optional) for runner in gateway.listeners
         )
+        ready = gateway.ready and not has_troubles
         last_reload = gateway.reloader.last
         body = {
             "ready": ready,
@@ -114,6 +119,7 @@ class StatusServer:
             "paused": paused,
             "failing": failing,
             "unprotected": unprotected,
+            "listeners": {runner.name: why for runner in gateway.listeners if (why := runner.problem) is not None},
             "clusters": {name: _connection_state(cluster) for name, cluster in gateway.clusters.items()},
             "reload": None if last_reload is None else last_reload.as_dict(),
         }
@@ -121,6 +127,9 @@ class StatusServer:
 
     async def _routes(self, _: Request) -> Response:
         return JSONResponse([self._describe(route) for route in self._gateway.routes])
+
+    async def _listeners(self, _: Request) -> Response:
+        return JSONResponse([_describe_listener(runner) for runner in self._gateway.listeners])
 
     async def _reload(self, request: Request) -> Response:
         if (problem := await why_not_permitted(request, self._options.reload_token)) is not None:
@@ -172,6 +181,27 @@ class StatusServer:
             "error": None if state.error is None else str(state.error),
             "retrying": None if blocked_by is None else str(blocked_by),
         }
+
+
+def _describe_listener(runner: ListenerRunner) -> dict[str, Any]:
+    """Return the object for `/listeners` about one listener."""
+    listener = runner.listener
+    return {
+        "name": runner.name,
+        "system": runner.config.system,
+        "cluster": runner.config.cluster,
+        "address": runner.address,
+        "web": runner.web_address,
+        "state": runner.state.value,
+        "problem": runner.problem,  # why it does not serve clients
+        "connections": len(listener.port.connections),
+        "refused_connections": listener.port.refused,
+        **listener.server.counts._asdict(),
+        "dead_letters": listener.publishers.dead_letters,
+        "in_flight_bytes": listener.in_flight.used,
+        "unacknowledged_bytes": listener.unacknowledged.used,
+        "details": dict(listener.server.describe()),  # of producers and consumers, as the system's server shows them
+    }
 
 
 def _connection_state(cluster: Cluster) -> dict[str, Any]:

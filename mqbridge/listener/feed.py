@@ -98,8 +98,8 @@ class Feed:
         self._timers: dict[int, asyncio.TimerHandle] = {}
         """Timers of units that were given back with a delay, by number."""
         self._span = self._held_bytes = self._out_count = self._allowed_bytes = 0
-        """Messages in `_units`; bytes of their batches that have units which are not DONE; number of units that are OUT; bytes that
-        may be held beyond the limit, see `allow`."""
+        """Messages in `_units`; bytes of their batches that have units which are not DONE; number of units that are OUT; bytes
+        that may be held beyond the limit, see `allow`."""
         self._last = -1
         """Number of the newest unit that the source has delivered; -1 before the first."""
         self._all_acknowledged = asyncio.Event()

@@ -118,10 +118,11 @@ class Listener:
                 definitions=Definitions(cluster),
                 in_flight=self.in_flight,
                 numbering=cluster.numbering,
-                max_message_bytes=cluster.capabilities.max_message_bytes,
+                max_message_bytes=lambda: cluster.capabilities.max_message_bytes,
                 may_manage=settings.manage,
                 deduplicates=settings.deduplicate,
                 advertise=settings.advertise,
+                port=lambda: self.port.port,
             )
         )
         self.port = ListeningPort(

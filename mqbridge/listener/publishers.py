@@ -65,8 +65,13 @@ class Publishers:
         """The outbound of each open publisher."""
         self._opening: dict[str, asyncio.Lock] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self.dead_letters = 0
+        self._closed_dead_letters = 0
         """Number of messages of closed publishers that were stored as dead letters."""
+
+    @property
+    def dead_letters(self) -> int:
+        """Number of messages that were stored as dead letters."""
+        return self._closed_dead_letters + sum(publisher.dead_letters for publisher in self._of)
 
     async def open(self, topic: ListenedTopic, partition: int, sender: str | None = None) -> Publisher:
         """Open a publisher for a partition, by the index by which clients count it. Raises ClusterError, RequestRefused.
@@ -154,7 +159,7 @@ class Publishers:
         shared = self._of.pop(publisher, None)
         if shared is None:
             return
-        self.dead_letters += publisher.dead_letters
+        self._closed_dead_letters += publisher.dead_letters
         is_shared = self._shared.get(shared.topic.backing) is shared
         if is_shared and shared.is_broken:
             self._drop(shared)

@@ -32,9 +32,10 @@ class Services:
     definitions        definitions that clients have registered, such as schemas; the server starts and closes them
     in_flight          bytes that were received and are not stored: while it is full, nothing more is read from clients
     numbering          how positions become numbers
-    max_message_bytes  maximum bytes of a message in the backing; None if it is not known
+    max_message_bytes  returns the maximum bytes of a message in the backing, once it is connected; None if that is not known
     may_manage         True if clients and tools may delete, reset, skip and change
     deduplicates       True if the messages of producers that users have named are stored once
+    port               returns the bound port of the listener
     advertise          address (`host:port`) that clients are told to connect to; None: the one that they have used
     """
 
@@ -47,10 +48,11 @@ class Services:
     definitions: Definitions
     in_flight: InFlightBytes
     numbering: Numbering
-    max_message_bytes: int | None
+    max_message_bytes: Callable[[], int | None]
     may_manage: bool
     deduplicates: bool
     advertise: str | None
+    port: Callable[[], int]
 
 
 class ServerCounts(NamedTuple):
@@ -69,16 +71,14 @@ class ServerCounts(NamedTuple):
 class ProtocolServer(Protocol):
     """The server's side of a protocol, for all connections of a listener."""
 
+    web: Any
+    """The ASGI application of the listener's web address; None if the protocol has none."""
     refusal: bytes
     """What a connection gets if there are too many of them."""
 
     @property
     def counts(self) -> ServerCounts:
         """Present numbers and totals."""
-
-    @property
-    def web(self) -> Any:
-        """The ASGI application of the listener's web address; None if the protocol has none."""
 
     def make_session(self) -> ClientSession:
         """Make the session of a new connection."""

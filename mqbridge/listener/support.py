@@ -23,7 +23,7 @@ class Backing(NamedTuple):
     groups: str
 
 
-class Cell(NamedTuple):
+class SupportCell(NamedTuple):
     """How a feature is supported over one backing.
 
     text  what differs, or why it is refused: for `REFUSED` this is in the error that the client gets
@@ -35,15 +35,15 @@ class Cell(NamedTuple):
     code: str = ""
 
 
-NATIVE = Cell(Support.NATIVE)
+NATIVE = SupportCell(Support.NATIVE)
 
 
 class SupportRow:
     """A feature, how it is supported in general, and where that is different."""
 
-    def __init__(self, feature: str, cell: Cell = NATIVE, exceptions: Mapping[Backing, Cell] | None = None) -> None:
+    def __init__(self, feature: str, cell: SupportCell = NATIVE, exceptions: Mapping[Backing, SupportCell] | None = None) -> None:
         self.feature, self._cell, self._exceptions = feature, cell, exceptions or {}
 
-    def cell(self, backing: Backing) -> Cell:
+    def cell(self, backing: Backing) -> SupportCell:
         """Return how the feature is supported over a backing."""
         return self._exceptions.get(backing, self._cell)

@@ -108,6 +108,11 @@ class ListenedTopics:
         return self._create_partitions is not None
 
     @property
+    def can_delete(self) -> bool:
+        """True if the cluster can delete topics."""
+        return self._cluster.capabilities.delete_topics
+
+    @property
     def creates_one_partition(self) -> bool:
         """True if topics that clients create have one partition."""
         return self._create_partitions == 1

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mqbridge.cli.commands.run import report as closing_line
+from mqbridge.cli.running.gateway import report as closing_line
 from mqbridge.gateway import health, lag
 from mqbridge.gateway.metrics import source_and_targets
 from mqbridge.gateway.metrics.collector import families

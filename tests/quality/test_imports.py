@@ -62,7 +62,7 @@ for system in SYSTEMS:
         inner["library"]: CONTRACT | {"library", "mapping", "net", "wire", inner["wire"], inner["mapping"]} | client,
         inner["store"]: CONTRACT | {"adapter.tools", "config", "net", inner["wire"]},
         inner["mapping"]: CONTRACT | {"mapping", "wire", inner["wire"]},
-        inner["server"]: CONTRACT | {"adapter.tools", "listener", "net", "wire", inner["wire"], inner["mapping"]},
+        inner["server"]: CONTRACT | {"adapter.tools", "listener", "mapping", "net", "wire", inner["wire"], inner["mapping"]},
         inner["adapter"]: CONTRACT
         | {"adapter.tools", "config", "mapping", "net", "wire", system}
         | client

@@ -19,7 +19,9 @@ from mqbridge.errors import ConfigError, MqbridgeError
 if TYPE_CHECKING:
     from mqbridge.config.cluster_choice import ClusterChoice
     from mqbridge.config.options.config import Config
+    from mqbridge.config.options.listener import ListenerConfig
     from mqbridge.config.options.route import Route
+    from mqbridge.gateway.listener_check import ListenerFindings
     from mqbridge.routes.plan import Plan
 
 
@@ -56,16 +58,22 @@ def check(
         problems = error.errors if isinstance(error, ConfigErrors) else [error]
         print_json({"file": str(file), "ok": False, "problems": [_problem_fields(problem) for problem in problems]})
         raise typer.Exit(exit_codes.USAGE) from None
-    clusters, routes = event_loop.run(_check_clusters(config)) if connect else ([], _routes_fields(config))
-    failed = any(row["error"] for row in [*clusters, *routes]) or (strict and any(route["warnings"] for route in routes))
+    clusters, routes, listeners = (
+        event_loop.run(_check_clusters(config))
+        if connect
+        else ([], _routes_fields(config), [_listener_fields(listener) for listener in config.listeners])
+    )
+    has_warnings = any(row["warnings"] for row in [*routes, *listeners])
+    failed = any(row["error"] for row in [*clusters, *routes, *listeners]) or (strict and has_warnings)
     if as_json:
-        result = {"file": str(file), "ok": not failed, "problems": [], "routes": routes}
+        result = {"file": str(file), "ok": not failed, "problems": [], "routes": routes, "listeners": listeners}
         print_json(result | ({"clusters": clusters} if connect else {}))
     else:
-        _show(clusters, routes)
+        _show(clusters, routes, listeners)
         if not failed:
-            counts = f"{_count(config.clusters, 'cluster')}, {_count(config.routes, 'route')}"
-            print_note(f"{file}: no problems ({counts})")
+            counts = [_count(config.clusters, "cluster"), _count(config.routes, "route")]
+            counts += [_count(config.listeners, "listener")] if config.listeners else []
+            print_note(f"{file}: no problems ({', '.join(counts)})")
     raise typer.Exit(exit_codes.CLUSTER if failed else exit_codes.OK)
 
 
@@ -95,13 +103,28 @@ def _route_fields(route: "Route", notes: list[str]) -> dict[str, Any]:
     }
 
 
-async def _check_clusters(config: "Config") -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Connect to every cluster and plan every route; return the fields of each cluster and of each route, for JSON."""
+def _listener_fields(listener: "ListenerConfig") -> dict[str, Any]:
+    """Return the fields of a listener for JSON; those that need a connection are empty."""
+    return {
+        "name": listener.name,
+        "system": listener.system,
+        "cluster": listener.cluster,
+        "listen": listener.listen,
+        "web": listener.web,
+        "notes": [],
+        "warnings": [],
+        "error": None,
+    }
+
+
+async def _check_clusters(config: "Config") -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Connect to every cluster, plan every route and check every listener; return the fields of each of them, for JSON."""
     from mqbridge.adapter.known_brokers import HasBrokers
     from mqbridge.adapter.registry import load_adapters
     from mqbridge.config.cluster_choice import ClusterChoice
     from mqbridge.config.topic_graph import TopicGraph
     from mqbridge.delivery.state_brokers import look_up_brokers
+    from mqbridge.gateway.listener_check import check_listener
     from mqbridge.routes.plan import Planner
     from mqbridge.routes.unprotected import add_unprotected_problems
 
@@ -125,7 +148,22 @@ async def _check_clusters(config: "Config") -> tuple[list[dict[str, Any]], list[
             | {"warnings": await _warnings(plan, clusters)}
             for plan in plans
         ]
-    return [fields for fields, _ in connections], routes
+        listeners = [
+            _listener_fields(listener) | _findings_fields(await check_listener(listener, config, clusters, adapters))
+            for listener in config.listeners
+        ]
+    return [fields for fields, _ in connections], routes, listeners
+
+
+def _findings_fields(found: "ListenerFindings") -> dict[str, Any]:
+    """Return the fields of a checked listener."""
+    return {
+        "listen": found.address,
+        "web": found.web,
+        "notes": found.notes,
+        "warnings": found.warnings,
+        "error": "; ".join(found.errors) or None,
+    }
 
 
 async def _connect(stack: contextlib.AsyncExitStack, choice: "ClusterChoice") -> tuple[dict[str, Any], Cluster | None]:
@@ -168,17 +206,28 @@ async def _warnings(plan: "Plan", clusters: Mapping[str, Cluster]) -> list[str]:
     return await warnings_about([use for use in plan.topic_uses if use.cluster in clusters], clusters)
 
 
-def _show(clusters: list[dict[str, Any]], routes: list[dict[str, Any]]) -> None:
-    """Print the clusters (with `--connect`), the routes, their notes and warnings."""
+def _show(clusters: list[dict[str, Any]], routes: list[dict[str, Any]], listeners: list[dict[str, Any]]) -> None:
+    """Print the clusters (with `--connect`), the routes, the listeners, their notes and warnings."""
     if clusters:
         print_table(["cluster", "system", "state"], [(row["name"], row["system"], row["error"] or "reached") for row in clusters])
     rows = [row for route in routes for row in _route_rows(route, is_planned=bool(clusters))]
-    print_table(["route", "from", "to", *(["state"] if clusters else [])], rows)
-    for route in routes:
-        for note in route["notes"]:
-            print_note(f"route {route['name']}: {note}")
-        for warning in route["warnings"]:
-            print_note(f"WARNING: route {route['name']}: {warning}")
+    if rows or not listeners:
+        print_table(["route", "from", "to", *(["state"] if clusters else [])], rows)
+    if listeners:
+        states = [(row["error"] or "can start",) if clusters else () for row in listeners]
+        print_table(
+            ["listener", "system", "listen", "cluster", *(["state"] if clusters else [])],
+            [
+                (row["name"], row["system"], row["listen"] or "default", row["cluster"], *state)
+                for row, state in zip(listeners, states, strict=True)
+            ],
+        )
+    for kind, checked in (("route", routes), ("listener", listeners)):
+        for row in checked:
+            for note in row["notes"]:
+                print_note(f"{kind} {row['name']}: {note}")
+            for warning in row["warnings"]:
+                print_note(f"WARNING: {kind} {row['name']}: {warning}")
     if native.compiled is None:
         print_note(native.notice)
 

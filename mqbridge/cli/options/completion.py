@@ -11,8 +11,8 @@ import typer
 
 from mqbridge.config.profiles import profiles_file
 
-ADAPTERS_GROUP = "mqbridge.adapters"
-"""The entry point group of the adapters. `adapter.registry` is not used here, because it would also import the adapters."""
+ADAPTERS_GROUP, LISTENERS_GROUP = "mqbridge.adapters", "mqbridge.listeners"
+"""The entry point groups of adapters and listeners. The registries are not used here, because they would import more."""
 MAX_FILE_BYTES = 1 << 20
 """Larger files are not read: parsing them would delay the prompt."""
 
@@ -21,6 +21,11 @@ def profiles(incomplete: str) -> list[str]:
     """Return the user's own clusters (profiles) and the URL schemes of the systems, those that begin with this text."""
     names = [*_mapping(_read_yaml(profiles_file()), "clusters"), *(f"{system}://" for system in _systems())]
     return [name for name in names if name.startswith(incomplete)]
+
+
+def listened_systems(incomplete: str) -> list[str]:
+    """Return the systems whose clients a listener can serve, those that begin with this text."""
+    return sorted(entry.name for entry in entry_points(group=LISTENERS_GROUP) if entry.name.startswith(incomplete))
 
 
 def clusters(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -8,6 +8,7 @@
     partition_rule  edit     routes[].to.partitions, routes[].to.edit
     delivery                 routes[].delivery, with retry and dead_letter
     create_rule              routes[].to.create
+    listener                 listeners[], with create, sends and limits
     http  reload  log        the process itself
 
 A new option in a group needs its declaration here, the code that implements it, and `make generate` for the docs. Code that

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from mqbridge.delivery.counters import BUCKETS_S, Histogram
-from mqbridge.gateway.metrics import clusters, routes, source_and_targets
+from mqbridge.gateway.metrics import clusters, listeners, routes, source_and_targets
 from mqbridge.gateway.metrics.family import Family, MeteredGateway
 
 METRIC_CLASSES: dict[str, type[CounterMetricFamily] | type[GaugeMetricFamily]] = {
@@ -32,6 +32,7 @@ def families() -> tuple[Family, ...]:
         *routes.states(),
         *routes.totals(),
         *routes.times(),
+        *listeners.listeners(),
         *clusters.process(),
     )
 

@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.delivery.counters import Histogram
 from mqbridge.gateway.lag import LagWatch
+from mqbridge.gateway.listeners import ListenerRunner
 from mqbridge.gateway.reload import Reloader
 from mqbridge.routes.route import Route
 from mqbridge.routes.route_state import RouteState
@@ -16,6 +17,7 @@ class MeteredGateway(Protocol):
 
     clusters: dict[str, Cluster]
     routes: list[Route]
+    listeners: list[ListenerRunner]
     lag: LagWatch
     reloader: Reloader
     ready: bool

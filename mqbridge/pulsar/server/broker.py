@@ -16,11 +16,11 @@ from mqbridge.listener.publishers import sender_partition
 from mqbridge.listener.server import ServerCounts, Services
 from mqbridge.message import Position
 from mqbridge.net.tasks import spawn
-from mqbridge.pulsar.server.consumer import ClientLink, ConsumerState, ServedConsumer
+from mqbridge.pulsar.server.consumer import ClientLink, ServedConsumer, ServedConsumerState
 from mqbridge.pulsar.server.dispatchers import SLOTS
 from mqbridge.pulsar.server.last_message import LastMessage, find_last
 from mqbridge.pulsar.server.message_ids import MessageIds
-from mqbridge.pulsar.server.producer import ProducerState, ServedProducer
+from mqbridge.pulsar.server.producer import ServedProducer, ServedProducerState
 from mqbridge.pulsar.server.producers import PartitionProducers, ProducerFenced
 from mqbridge.pulsar.server.refusals import CodedRefusal
 from mqbridge.pulsar.server.schemas import NO_VERSION, Schemas
@@ -40,6 +40,8 @@ MAX_LIMIT = DEFAULT_MAX_MESSAGE_SIZE + FRAME_PADDING
 """Maximum size of an entry, where the backing has no limit or does not tell it."""
 MAX_SUBSCRIPTIONS = 20_000
 """Maximum number of subscriptions, counted by partition; each holds up to one batch of messages."""
+CLOSED_TOPIC_S = 1.0
+"""How long a topic that was closed refuses clients: one that came back at once would disturb its deletion."""
 MAX_NAME_CHARS = 1000
 """Maximum length of the names of subscriptions, consumers and producers."""
 SHARING = {
@@ -65,7 +67,7 @@ def compile_pattern(pattern: str) -> BoundedPattern | None:
 
 def check_wanted(producer: ServedProducer) -> None:
     """Raise RequestRefused if a producer was closed while it was opened."""
-    if producer.state is ProducerState.CLOSED:
+    if producer.state is ServedProducerState.CLOSED:
         raise RequestRefused("the producer was closed while it was opened", RefusalReason.NOT_READY)
 
 
@@ -101,12 +103,11 @@ class Broker:
     def __init__(self, services: Services) -> None:
         self.services = services
         self.message_ids = MessageIds(services.numbering)
-        limit = services.max_message_bytes
-        self.max_message_bytes = min(DEFAULT_MAX_MESSAGE_SIZE, (limit or MAX_LIMIT) - FRAME_PADDING)
-        """Maximum size of a payload, which clients are told. The backing's limit is one of the payload with its metadata."""
         self.schemas = Schemas(services.definitions)
         self.refused_requests = 0
         self.is_draining = False
+        self._closed_until: dict[str, float] = {}
+        """Topics that were closed a moment ago, with the loop time until which they stay so."""
         self.producers: dict[PartitionKey, PartitionProducers] = {}
         self.subscriptions: dict[tuple[PartitionKey, str], ServedSubscription] = {}
         """The durable subscriptions, by partition and name."""
@@ -119,6 +120,11 @@ class Broker:
         self._ended = [0] * 5
         """Totals of those that are gone: messages and bytes received, messages and bytes delivered, messages redelivered."""
 
+    @property
+    def max_message_bytes(self) -> int:
+        """Maximum size of a payload, which clients are told. The backing's limit is one of the payload with its metadata."""
+        return min(DEFAULT_MAX_MESSAGE_SIZE, (self.services.max_message_bytes() or MAX_LIMIT) - FRAME_PADDING)
+
     # --- topics -----------------------------------------------------------------------------------------------------------
 
     def check_serves(self, name: str) -> None:
@@ -126,8 +132,11 @@ class Broker:
         if self.is_draining:
             raise RequestRefused("the listener is being stopped", RefusalReason.NOT_READY)
         requested = parse_requested(name)
-        if self.services.topics.backing_name(requested.name) is None:
+        backing = self.services.topics.backing_name(requested.name)
+        if backing is None:
             raise RequestRefused(f"topic {requested.name} is not served here", RefusalReason.TOPIC_MISSING)
+        if self._closed_until.get(backing, 0.0) > asyncio.get_running_loop().time():
+            raise RequestRefused(f"topic {requested.name} is being closed", RefusalReason.NOT_READY)
 
     async def partition_count(self, name: str, *, create: bool) -> int:
         """Return the number of partitions of a topic, 0 if it is not partitioned; with `create`, a missing one may be created.
@@ -247,7 +256,7 @@ class Broker:
 
     def _disown(self, producer: ServedProducer) -> None:
         """Forget a producer."""
-        producer.state = ProducerState.CLOSED
+        producer.state = ServedProducerState.CLOSED
         if producer in self._owned:
             key, producers = self._owned.pop(producer)
             producers.remove(producer)
@@ -309,11 +318,11 @@ class Broker:
             try:
                 await self._make_room(subscription, request.subType)
                 check_ranges(subscription, consumer)
-                if consumer.state is ConsumerState.CLOSED:
+                if consumer.state is ServedConsumerState.CLOSED:
                     raise RequestRefused("the consumer was closed while it was opened", RefusalReason.NOT_READY)
                 subscription.add(request.subType, consumer)
             finally:
-                self._end_if_unused(subscription)
+                self.end_if_unused(subscription)
         return subscription
 
     @asynccontextmanager
@@ -338,7 +347,7 @@ class Broker:
         subscription = ServedSubscription(
             request.subscription, partition.topic.name, partition.shown_index, feed, self.message_ids, is_durable=True
         )
-        subscription.on_empty = lambda: self._end_if_unused(subscription)
+        subscription.on_empty = lambda: self.end_if_unused(subscription)
         self.subscriptions[(partition.topic.backing, partition.index), request.subscription] = subscription
         self._partition_of[subscription] = partition
         return subscription
@@ -358,11 +367,11 @@ class Broker:
         subscription = ServedSubscription(
             request.subscription, partition.topic.name, partition.shown_index, feed, self.message_ids, is_durable=False
         )
-        subscription.on_empty = lambda: self._end_if_unused(subscription)
+        subscription.on_empty = lambda: self.end_if_unused(subscription)
         self._partition_of[subscription] = partition
         self.readers.add(subscription)
-        if consumer.state is ConsumerState.CLOSED:
-            self._end_if_unused(subscription)
+        if consumer.state is ServedConsumerState.CLOSED:
+            self.end_if_unused(subscription)
             raise RequestRefused("the consumer was closed while it was opened", RefusalReason.NOT_READY)
         subscription.add(request.subType, consumer)
         return subscription
@@ -377,16 +386,16 @@ class Broker:
 
     def remove_consumer(self, consumer: ServedConsumer, subscription: ServedSubscription | None) -> None:
         """Remove a consumer that was closed, or whose connection is lost."""
-        consumer.state = ConsumerState.CLOSED
+        consumer.state = ServedConsumerState.CLOSED
         self._ended[2] += consumer.delivered_messages
         self._ended[3] += consumer.delivered_bytes
         self._ended[4] += consumer.redelivered_messages
         consumer.delivered_messages = consumer.delivered_bytes = consumer.redelivered_messages = 0
         if subscription is not None:
             subscription.remove(consumer)
-            self._end_if_unused(subscription)
+            self.end_if_unused(subscription)
 
-    def _end_if_unused(self, subscription: ServedSubscription) -> None:
+    def end_if_unused(self, subscription: ServedSubscription) -> None:
         """End a subscription that has no consumers; its group stays."""
         if subscription.consumers or subscription.state is not SubscriptionState.OPEN:
             return
@@ -415,7 +424,7 @@ class Broker:
         subscription.remove(consumer)
         if others:
             subscription.send_away()
-        self._end_if_unused(subscription)
+        self.end_if_unused(subscription)
         if subscription.is_durable:
             key = (partition.topic.backing, partition.index), subscription.name
             async with self._locked(key):
@@ -444,7 +453,7 @@ class Broker:
             except LaneRevoked as error:
                 raise RequestRefused(str(error), RefusalReason.NOT_READY) from error
             finally:
-                self._end_if_unused(subscription)
+                self.end_if_unused(subscription)
 
     async def _seek_target(self, partition: OpenPartition, request: pb.CommandSeek) -> Position:
         partitions = self.services.partitions
@@ -472,6 +481,29 @@ class Broker:
         if partition is None:
             raise RequestRefused("the subscription has ended", RefusalReason.NOT_READY)
         return await find_last(self.services, self.message_ids, partition, subscription.feed)
+
+    # --- closing --------------------------------------------------------------------------------------------------------
+
+    def subscriptions_of(self, backing: str, partition: int) -> list[ServedSubscription]:
+        """Return the open subscriptions of a partition."""
+        return [
+            each
+            for each in self.all_subscriptions()
+            if each.feed.key.topic == backing and self._partition_of[each].index == partition
+        ]
+
+    def close_topic(self, backing: str) -> None:
+        """Close all producers and consumers of a topic, and refuse new ones for CLOSED_TOPIC_S, while it is deleted."""
+        now = asyncio.get_running_loop().time()
+        self._closed_until = {topic: until for topic, until in self._closed_until.items() if until > now}
+        self._closed_until[backing] = now + CLOSED_TOPIC_S
+        for producer, ((topic, _), _) in list(self._owned.items()):
+            if topic == backing:
+                producer.link.drop_producer(producer.id)
+        for subscription in list(self.all_subscriptions()):
+            if subscription.feed.key.topic == backing:
+                subscription.send_away()
+                self.end_if_unused(subscription)
 
     # --- counts -----------------------------------------------------------------------------------------------------------
 

@@ -22,8 +22,8 @@ from mqbridge.errors import PeerSilent
 from mqbridge.net.listen import ServedEndpoint
 from mqbridge.net.tasks import spawn
 from mqbridge.pulsar.server.broker import Broker
-from mqbridge.pulsar.server.consumer import ConsumerState, ServedConsumer
-from mqbridge.pulsar.server.producer import ProducerState, ServedProducer
+from mqbridge.pulsar.server.consumer import ServedConsumer, ServedConsumerState
+from mqbridge.pulsar.server.producer import ServedProducer, ServedProducerState
 from mqbridge.pulsar.server.refusals import CodedRefusal, code_of, text_of
 from mqbridge.pulsar.server.subscription import ServedSubscription
 from mqbridge.pulsar.server.support import TOPIC_WATCHERS, TRANSACTIONS
@@ -396,7 +396,7 @@ class ServedConnection:
         request = command.producer
         existing = self.producers.get(request.producer_id)
         if existing is not None and existing.epoch >= request.epoch:
-            if existing.state is ProducerState.OPEN:
+            if existing.state is ServedProducerState.OPEN:
                 self.reply(self._producer_success(request.request_id, existing, existing.schema_version, is_ready=True))
             else:
                 self.reply(server_commands.error(request.request_id, codes.SERVICE_NOT_READY, "the producer is being opened"))
@@ -421,7 +421,7 @@ class ServedConnection:
             except BaseException:
                 self._forget_producer(producer)
                 raise
-            if producer.state is ProducerState.OPEN:
+            if producer.state is ServedProducerState.OPEN:
                 producer.schema_version = opened
                 self.reply(self._producer_success(request.request_id, producer, opened, is_ready=True))
 
@@ -491,10 +491,10 @@ class ServedConnection:
         request = command.subscribe
         if request.consumer_id in self.consumers:
             consumer, _ = self.consumers[request.consumer_id]
-            if consumer.state is ConsumerState.OPEN:
+            if consumer.state is ServedConsumerState.OPEN:
                 self.reply(server_commands.success(request.request_id))
                 return
-            if consumer.state is ConsumerState.OPENING:
+            if consumer.state is ServedConsumerState.OPENING:
                 self.reply(server_commands.error(request.request_id, codes.SERVICE_NOT_READY, "the consumer is being opened"))
                 return
         if len(self.consumers) >= MAX_HANDLERS:
@@ -509,7 +509,7 @@ class ServedConnection:
             except BaseException:
                 self._forget_consumer(consumer)
                 raise
-            if consumer.state is ConsumerState.CLOSED:
+            if consumer.state is ServedConsumerState.CLOSED:
                 self._broker.remove_consumer(consumer, subscription)
                 return
             self.consumers[request.consumer_id] = consumer, subscription
@@ -525,7 +525,7 @@ class ServedConnection:
     def _open_consumer(self, consumer_id: int) -> tuple[ServedConsumer, ServedSubscription] | None:
         """Return an open consumer with its subscription."""
         consumer, subscription = self.consumers.get(consumer_id, (None, None))
-        if consumer is None or subscription is None or consumer.state is not ConsumerState.OPEN:
+        if consumer is None or subscription is None or consumer.state is not ServedConsumerState.OPEN:
             return None
         return consumer, subscription
 

@@ -26,7 +26,7 @@ MAX_PERMITS = (1 << 31) - 1
 """Maximum number of permits: more do not count."""
 
 
-class ConsumerState(Enum):
+class ServedConsumerState(Enum):
     """The state of a consumer, see the module."""
 
     OPENING = "opening"
@@ -75,7 +75,7 @@ class ServedConsumer:
         ranges: tuple[tuple[int, int], ...] = (),
     ) -> None:
         """`partition` is -1 if the topic is not partitioned. `ranges` are the sticky hash ranges, both ends included."""
-        self.state = ConsumerState.OPENING
+        self.state = ServedConsumerState.OPENING
         self.link, self.id, self.name, self.priority, self.epoch = link, consumer_id, name, priority, epoch
         self.ranges = ranges
         self.permits = 0
@@ -90,7 +90,7 @@ class ServedConsumer:
     @property
     def can_take(self) -> bool:
         """True if it may get a unit now."""
-        return self.permits > 0 and self.state is ConsumerState.OPEN and self.link.is_writable
+        return self.permits > 0 and self.state is ServedConsumerState.OPEN and self.link.is_writable
 
     def grant(self, permits: int) -> None:
         """Add permits."""

@@ -37,7 +37,7 @@ _OWN_ORIGIN = f"{SENDER_CLUSTER}|"
 
 
 @dataclass(frozen=True, slots=True)
-class ReceivedEntry:
+class SentEntry:
     """An entry of a SEND, as a unit.
 
     count      number of its messages, as clients count them
@@ -50,12 +50,12 @@ class ReceivedEntry:
     is_opaque: bool
 
 
-def receive_entry(data: bytes, at: int) -> ReceivedEntry:
+def receive_entry(data: bytes, at: int) -> SentEntry:
     """Parse the entry of a SEND at this offset, and verify its checksum. Raises RemoteProtocolError."""
     metadata, _ = read_metadata(data, at)
     count = max(1, metadata.num_messages_in_batch)
     is_opaque = bool(metadata.encryption_keys) or describes_chunk(metadata) or count > MAX_UNIT_MESSAGES
-    return ReceivedEntry(Unit(data[at:], 1 if is_opaque else count, metadata.publish_time), metadata, count, is_opaque)
+    return SentEntry(Unit(data[at:], 1 if is_opaque else count, metadata.publish_time), metadata, count, is_opaque)
 
 
 class OpaqueFormat(EntryFormat):
@@ -107,7 +107,7 @@ class SentBy(NamedTuple):
 _FORMAT, _OPAQUE_FORMAT = NamedFormat(), OpaqueFormat()
 
 
-def make_batch(received: ReceivedEntry, source: Partition | None, last_sequence: int) -> Batch:
+def make_batch(received: SentEntry, source: Partition | None, last_sequence: int) -> Batch:
     """Make the batch that stores an entry. With a `source`, it is numbered: its last message has this sequence id."""
     unit, unit_format = received.unit, _OPAQUE_FORMAT if received.is_opaque else _FORMAT
     if source is None:

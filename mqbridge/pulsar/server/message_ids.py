@@ -41,10 +41,12 @@ class MessageIds:
             return 0
         if self._numbering.dense:
             return 0 if ledger < LEDGER else MAX_NUMBER if ledger > LEDGER else max(0, min(index, MAX_NUMBER))
-        try:
-            return self._numbering.number((ledger, max(0, index), 0))
-        except ValueError:
-            return MAX_NUMBER
+        for position in ((ledger, max(0, index), 0), (ledger, max(0, index))):
+            try:
+                return self._numbering.number(position)
+            except ValueError:
+                continue
+        return MAX_NUMBER
 
     def position_of(self, entry: EntryId) -> Position | None:
         """Return the position of an id, where a reader can begin; None if it is after all that can be stored."""

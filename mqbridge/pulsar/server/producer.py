@@ -29,7 +29,7 @@ NO_ID: ids.EntryId = (-1, -1)
 """The id in the receipt of an entry that was stored before, or whose position is not known."""
 
 
-class ProducerState(Enum):
+class ServedProducerState(Enum):
     """The state of a producer, see the module."""
 
     OPENING = "opening"
@@ -44,7 +44,7 @@ class ServedProducer:
         self, link: ClientLink, producer_id: int, name: str, message_ids: MessageIds, *, epoch: int, is_named: bool
     ) -> None:
         """`is_named` is True if the user has given the name."""
-        self.state = ProducerState.OPENING
+        self.state = ServedProducerState.OPENING
         self.link, self.id, self.name, self.epoch, self.is_named = link, producer_id, name, epoch, is_named
         self.access_mode = 0
         self.topic_epoch: int | None = None
@@ -65,11 +65,11 @@ class ServedProducer:
     def opened(self, publisher: Publisher, index: int, source: Partition | None) -> None:
         """Accept sends. `index` is the outbound's index of the partition; with a `source`, messages are numbered."""
         self.publisher, self._index, self._source = publisher, index, source
-        self.state = ProducerState.OPEN
+        self.state = ServedProducerState.OPEN
 
     def send(self, command: CommandSend, data: bytes, entry_offset: int) -> None:
         """Store an entry; it is answered when it is stored. Does nothing if the producer is not open."""
-        if self.state is not ProducerState.OPEN or self.publisher is None or self.is_draining:
+        if self.state is not ServedProducerState.OPEN or self.publisher is None or self.is_draining:
             return
         sequence, highest = command.sequence_id, command.highest_sequence_id
         try:
@@ -100,7 +100,7 @@ class ServedProducer:
         self.pending -= 1
         self.link.pending_sends -= 1
         self.link.on_answered()
-        if self.state is ProducerState.CLOSED:
+        if self.state is ServedProducerState.CLOSED:
             return
         if stored.problem is not None and stored.problem.failure is Failure.REFUSED:
             # It is never stored, not even as a dead letter. With this code, the Java client fails the message to its application;
@@ -112,7 +112,7 @@ class ServedProducer:
             # Most clients close their whole connection when they get SEND_ERROR. With CLOSE_PRODUCER they open the producer
             # again, and send again everything that has no receipt, in order.
             log.warning("producer %s of %s: a batch was not stored: %s", self.name, self.link.peer, stored.problem)
-            if self.state is ProducerState.OPEN:
+            if self.state is ServedProducerState.OPEN:
                 self.on_failed()
             return
         first = stored.first
@@ -121,6 +121,6 @@ class ServedProducer:
 
     def send_away(self) -> None:
         """Close: the client opens the producer again, and sends again what has no receipt."""
-        if self.state is not ProducerState.CLOSED:
-            self.state = ProducerState.CLOSED
+        if self.state is not ServedProducerState.CLOSED:
+            self.state = ServedProducerState.CLOSED
             self.link.send(server_commands.close_producer(self.id))

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 from mqbridge.errors import RefusalReason, RequestRefused
-from mqbridge.pulsar.server.producer import ProducerState, ServedProducer
+from mqbridge.pulsar.server.producer import ServedProducer, ServedProducerState
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import ProducerAccessMode
 
 MAX_PRODUCERS = 10_000
@@ -96,6 +96,6 @@ class PartitionProducers:
             self._exclusive = None
         while not self.by_name and self._waiting:
             next_producer, waiter = self._waiting.popitem(last=False)
-            if next_producer.state is not ProducerState.CLOSED:
+            if next_producer.state is not ServedProducerState.CLOSED:
                 self._admit(next_producer)
                 waiter.set_result(None)

@@ -4,10 +4,14 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from starlette.requests import Request
+
 from mqbridge.listener.server import ServerCounts, Services
 from mqbridge.net.listen import ClientSession
 from mqbridge.pulsar.server.broker import Broker
 from mqbridge.pulsar.server.connection import ServedConnection
+from mqbridge.pulsar.server.served_clients import ServedClients
+from mqbridge.pulsar.server.web.app import make_web_app
 from mqbridge.pulsar.wire import codes, ids, server_commands
 
 DRAIN_CHECK_S = 0.02
@@ -21,6 +25,8 @@ class PulsarServer:
 
     def __init__(self, services: Services) -> None:
         self.broker = Broker(services)
+        self.web = make_web_app(services, ServedClients(self.broker), self._advertised)
+        """The web application."""
         self._connections: set[ServedConnection] = set()
 
     @property
@@ -28,10 +34,13 @@ class PulsarServer:
         """Present numbers and totals."""
         return self.broker.counts
 
-    @property
-    def web(self) -> Any:
-        """The web application."""
-        return None
+    def _advertised(self, request: Request) -> str:
+        """Return the address of the binary protocol: the configured one, or its port at the host that the request has reached."""
+        services = self.broker.services
+        if services.advertise is not None:
+            return services.advertise
+        host = request.url.hostname or "127.0.0.1"
+        return f"[{host}]:{services.port()}" if ":" in host else f"{host}:{services.port()}"
 
     def make_session(self) -> ClientSession:
         """Make the session of a new connection."""

@@ -22,7 +22,7 @@ from mqbridge.listener.delivered import Delivered
 from mqbridge.listener.delivered import State as UnitState
 from mqbridge.listener.feed import Feed
 from mqbridge.message import Position
-from mqbridge.pulsar.server.consumer import ConsumerState, ServedConsumer
+from mqbridge.pulsar.server.consumer import ServedConsumer, ServedConsumerState
 from mqbridge.pulsar.server.dispatchers import Dispatcher, KeySharedDispatcher, OneConsumerDispatcher, SharedDispatcher
 from mqbridge.pulsar.server.message_ids import MessageIds
 from mqbridge.pulsar.wire import server_commands
@@ -98,13 +98,13 @@ class ServedSubscription:
         if not self.consumers and subscription_type != self.type:
             self.type = subscription_type
             self._dispatcher = self._make_dispatcher()
-        consumer.state = ConsumerState.OPEN
+        consumer.state = ServedConsumerState.OPEN
         self.consumers.append(consumer)
         self._dispatcher.set_consumers(list(self.consumers))
 
     def remove(self, consumer: ServedConsumer) -> None:
         """Remove a consumer; what it had is delivered to others."""
-        consumer.state = ConsumerState.CLOSED
+        consumer.state = ServedConsumerState.CLOSED
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
@@ -148,7 +148,7 @@ class ServedSubscription:
         if active is self._told_active:
             return
         before, self._told_active = self._told_active, active
-        if before is not None and before.state is ConsumerState.OPEN:
+        if before is not None and before.state is ServedConsumerState.OPEN:
             before.link.send(server_commands.active_consumer_change(before.id, is_active=False))
         if active is not None:
             active.link.send(server_commands.active_consumer_change(active.id, is_active=True))
@@ -157,7 +157,7 @@ class ServedSubscription:
         """Close all consumers: their clients drop what they have, and subscribe again. Returns those that were closed."""
         away, self.consumers = self.consumers, []
         for consumer in away:
-            consumer.state = ConsumerState.CLOSED
+            consumer.state = ServedConsumerState.CLOSED
             consumer.link.send(server_commands.close_consumer(consumer.id))
         self._told_active = None
         self._dispatcher.set_consumers(())

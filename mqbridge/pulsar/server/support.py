@@ -1,6 +1,6 @@
 """The support table of the server for Pulsar clients, with the texts of what it refuses."""
 
-from mqbridge.listener.support import Backing, Cell, Support, SupportRow
+from mqbridge.listener.support import Backing, Support, SupportCell, SupportRow
 
 LOG_OWN, LOG_BACKING = Backing("log", "own"), Backing("log", "backing")
 ROCKETMQ_OWN, ROCKETMQ_BACKING = Backing("rocketmq", "own"), Backing("rocketmq", "backing")
@@ -9,7 +9,8 @@ BACKINGS = (LOG_OWN, LOG_BACKING, ROCKETMQ_OWN, ROCKETMQ_BACKING)
 NON_PERSISTENT = "non-persistent topics are not served: the backing stores everything"
 TRANSACTIONS = "transactions are not supported"
 TOPIC_WATCHERS = "topic watchers are not supported: the client asks for the topics from time to time"
-NOT_MANAGED = "the listener does not permit this: set `manage: true`"
+NOT_MANAGED = "set `manage: true` in its configuration"
+UNKNOWN_REQUEST = "is not supported by this listener: its data is in a cluster without this request"
 NO_CREATION = "does not exist"
 MARKERS = "markers are not accepted: only brokers write them"
 
@@ -17,12 +18,12 @@ _ROCKETMQ = (ROCKETMQ_OWN, ROCKETMQ_BACKING)
 _BY_GROUP = (LOG_BACKING, ROCKETMQ_BACKING)
 
 
-def _differs(text: str, *backings: Backing) -> dict[Backing, Cell]:
-    return {backing: Cell(Support.DIFFERS, text) for backing in backings}
+def _differs(text: str, *backings: Backing) -> dict[Backing, SupportCell]:
+    return {backing: SupportCell(Support.DIFFERS, text) for backing in backings}
 
 
-def _refused(text: str, code: str) -> Cell:
-    return Cell(Support.REFUSED, text, code)
+def _refused(text: str, code: str) -> SupportCell:
+    return SupportCell(Support.REFUSED, text, code)
 
 
 _SINGLE = "each message is an entry of its own: acknowledgements, redelivery and seeks are of single messages"
@@ -87,9 +88,15 @@ TABLE = (
     ),
     SupportRow("Partitioned topics, growth, regular expressions, auto-creation (`create`)"),
     SupportRow("Topic list watchers", _refused(TOPIC_WATCHERS, "NotAllowedError")),
-    SupportRow("Schemas"),
+    SupportRow(
+        "Schemas",
+        SupportCell(
+            Support.DIFFERS, "versions are hashes of the definitions instead of 0, 1, 2 and so on, the same at every gateway"
+        ),
+    ),
     SupportRow("Non-persistent topics", _refused(NON_PERSISTENT, "NotAllowedError")),
     SupportRow("Transactions", _refused(TRANSACTIONS, "NotAllowedError")),
+    SupportRow("Terminated topics", _refused(UNKNOWN_REQUEST, "501")),
     SupportRow("Markers of replication", _refused(MARKERS, "NotAllowedError")),
     SupportRow("Missing topics with `create: false`", _refused(NO_CREATION, "TopicNotFound")),
     SupportRow("Deleting, resetting and skipping without `manage: true`", _refused(NOT_MANAGED, "403")),

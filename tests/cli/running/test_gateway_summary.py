@@ -2,7 +2,7 @@
 
 import pytest
 
-from mqbridge.cli.commands.run import report
+from mqbridge.cli.running.gateway import report
 from mqbridge.delivery.counters import Counters, declared_totals
 from mqbridge.gateway.run_result import RouteResult, RunResult
 

@@ -1,0 +1,1 @@
+"""Runs a gateway for the commands that do: their signals, logs and summary lines."""

@@ -1,0 +1,86 @@
+"""What `mqbridge check --connect` says about a listener."""
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqbridge.config.load import from_dict
+from mqbridge.gateway.clusters import connected_clusters
+from mqbridge.gateway.listener_check import ListenerFindings, check_listener
+from tests.gateway.world import ADAPTERS, World, fill, set_capabilities
+from tests.kit.line_server import SERVERS
+
+
+async def findings(world: World, *, without: str = "", config: dict[str, Any] | None = None, **options: Any) -> ListenerFindings:
+    one = {"name": "app", "system": "lines", "cluster": "a", "listen": "127.0.0.1:0"} | options
+    whole = from_dict(world.config(listeners=[one]) | (config or {}), adapters=ADAPTERS, servers=SERVERS)
+    async with connected_clusters(whole, ADAPTERS) as clusters:
+        clusters.pop(without, None)
+        return await check_listener(whole.listeners[0], whole, clusters, ADAPTERS, SERVERS)
+
+
+async def test_a_listener_that_can_start_has_no_errors_and_says_what_is_refused(world: World) -> None:
+    fill(world.a, "orders", 2, 0)
+    fill(world.a, "mqbridge-dead-app", 1, 0)
+    found = await findings(world)
+    assert (found.address, found.errors, found.warnings) == ("127.0.0.1:0", [], [])
+    assert "clients see 1 topics: lines/orders" in found.notes
+    assert "deleting topics and groups, resetting groups and skipping messages are refused (manage: false)" in found.notes
+    assert any("share partitions as failover only: exclusive, shared, key_shared works among" in note for note in found.notes)
+    assert sorted(world.a.topics) == ["mqbridge-dead-app", "orders"]
+
+
+async def test_a_cluster_that_was_not_reached_is_an_error(world: World) -> None:
+    assert (await findings(world, without="a")).errors == ["cluster 'a' is not reached"]
+    letters = {"dead_letter": {"cluster": "b"}}
+    assert (await findings(world, without="b", sends=letters)).errors == ["cluster 'b' is not reached"]
+
+
+async def test_topics_that_cannot_be_created_are_named(world: World) -> None:
+    world.a.faults.create_error = "no permission"
+    found = await findings(world)
+    assert found.errors == ["the dead-letter topic a/mqbridge-dead-app: no permission"]
+    assert found.warnings == ["topics that clients use and that do not exist cannot be created: no permission"]
+    assert (await findings(world, create=False)).warnings == []
+
+
+async def test_what_the_cluster_lacks_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"max_message_bytes": 1000, "stable_positions": False}
+    set_capabilities(monkeypatch, delete_topics=False, list_topics=False, create_topics=False, **limits)
+    found = await findings(world, manage=True)
+    assert found.warnings == ["topics cannot be created in this cluster: those that clients use must exist (write create: false)"]
+    for note in (
+        "topics cannot be listed: refused are lists of topics, and subscriptions by a pattern",
+        "topics cannot be deleted in this cluster: refused, although `manage` is true",
+        "messages of at most 1,000 bytes are accepted",
+        "a message that is delivered again may have another id",
+    ):
+        assert note in found.notes
+
+
+async def test_addresses_that_are_in_use_or_open_are_warnings(world: World) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        found = await findings(world, listen=f"127.0.0.1:{port}", web="0.0.0.0:0", open=True)
+    in_use, is_open = found.warnings
+    assert in_use.startswith(f"cannot listen on 127.0.0.1:{port} now: Address already in use")
+    assert is_open == "everybody who can reach 0.0.0.0:0 may read and write all topics: listeners do not authenticate"
+
+
+async def test_own_groups_say_where_they_are_kept(world: World, tmp_path: Path) -> None:
+    found = await findings(world, groups="own", config={"state": str(tmp_path / "s.db")})
+    assert f"groups are kept in {tmp_path}/s.db.groups by this gateway alone: another one would deliver all again" in found.notes
+    assert not any("share partitions" in note for note in found.notes)
+
+
+async def test_one_group_of_several_topics_is_a_warning_where_groups_are_uniform(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ADAPTERS, "memory", replace(ADAPTERS["memory"], uniform_groups=True))
+    monkeypatch.setitem(SERVERS, "pulsar", replace(SERVERS["lines"], system="pulsar"))
+    (warning,) = (await findings(world, system="pulsar", group="app-{group}")).warnings
+    assert "use each subscription for one topic only, or write {group}-{topic}" in warning
+    assert (await findings(world, system="pulsar")).warnings == []
