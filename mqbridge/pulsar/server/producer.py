@@ -29,6 +29,10 @@ NO_ID: ids.EntryId = (-1, -1)
 """The id in the receipt of an entry that was stored before, or whose position is not known."""
 
 
+CPP_CLIENTS = ("Pulsar-CPP", *"0123456789")
+"""How the versions of clients begin that use the library in C++: earlier ones send only its number."""
+
+
 class ServedProducerState(Enum):
     """The state of a producer, see the module."""
 
@@ -103,10 +107,15 @@ class ServedProducer:
         if self.state is ServedProducerState.CLOSED:
             return
         if stored.problem is not None and stored.problem.failure is Failure.REFUSED:
-            # It is never stored, not even as a dead letter. With this code, the Java client fails the message to its application;
-            # others send it again until their own time-out.
+            # It is never stored, not even as a dead letter, so the client has to fail it to its application. The Java client does
+            # with NOT_ALLOWED and the last sequence id; those in C++, Python and Node only with CHECKSUM and the first one: any
+            # other code makes them connect again and send it again, until their own time-out.
             problem = f"the message is never stored: {stored.problem}"
-            self.link.send(server_commands.send_error(self.id, max(sequence, highest), codes.NOT_ALLOWED, problem))
+            log.warning("producer %s of %s: %s", self.name, self.link.peer, problem)
+            last, code = max(sequence, highest), codes.NOT_ALLOWED
+            if self.link.client_version.startswith(CPP_CLIENTS):
+                last, code = sequence, codes.CHECKSUM
+            self.link.send(server_commands.send_error(self.id, last, code, problem))
             return
         if stored.problem is not None:
             # Most clients close their whole connection when they get SEND_ERROR. With CLOSE_PRODUCER they open the producer
