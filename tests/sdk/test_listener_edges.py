@@ -62,6 +62,21 @@ async def test_a_batch_with_a_message_that_is_too_large_is_not_sent_again_for_ev
     assert await stored_numbers(backing, topic) == [*stored, 7]
 
 
+async def test_java_fails_a_message_that_is_too_large_or_it_is_stored(
+    backing: Backing, tmp_path: Path, stack: AsyncExitStack
+) -> None:
+    topic = await new_topic(backing, 1)
+    listener = start(backing, tmp_path, stack)
+    arguments: dict[str, java.Value] = {"messages": 1, "size": TOO_LARGE, "compression": "LZ4", "timeout": 100}
+    try:
+        await asyncio.to_thread(java.run, "PulsarProduce", url=listener.url, topic=TOPIC + topic, **arguments)
+        expected = [0]
+    except java.JavaError as error:
+        assert "NotAllowed" in str(error)  # noqa: PT017 - it may be stored, too
+        expected = []
+    assert await stored_numbers(backing, topic) == expected
+
+
 async def test_what_a_client_had_prefetched_comes_again(backing: Backing, tmp_path: Path, stack: AsyncExitStack) -> None:
     topic = await new_topic(backing, 1)
     listener = start(backing, tmp_path, stack)

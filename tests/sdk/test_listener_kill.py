@@ -66,7 +66,14 @@ async def test_clients_survive_kills_under_load(
     )
     producer = stack.enter_context(
         java.spawn(
-            "PulsarProduce", url=listener.url, topic=full, messages=LOAD_MESSAGES, rate=RATE, size=200, producer="java-producer"
+            "PulsarProduce",
+            url=listener.url,
+            topic=full,
+            messages=LOAD_MESSAGES,
+            rate=RATE,
+            size=200,
+            producer="java-producer",
+            send_timeout=0,
         )
     )
     python_producer = stack.enter_context(
