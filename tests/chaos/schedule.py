@@ -233,6 +233,8 @@ def draw(seed: int, seconds: float, directions: Sequence[str], only: Sequence[st
         for direction, kind in zip(directions, _draw_kinds(rng, load, len(directions)), strict=True)
     }
     layouts = {direction: _draw_layout(rng) for direction in directions}
+    for direction in set(directions) & set(LISTENER_DIRECTIONS):  # clients count partitions without gaps
+        layouts[direction] = layouts[direction]._replace(at_one_broker=False)
     events = []
     at = FIRST_S
     while at < seconds:

@@ -95,6 +95,11 @@ def test_listeners_have_faults_of_their_own() -> None:
     assert {event.where[0] for event in events if event.kind.where == "listener"} == set(LISTENERS)
 
 
+def test_partitions_of_listeners_have_no_gaps() -> None:
+    layouts = [layout for seed in range(20) for layout in draw(seed, 60, LISTENER_DIRECTIONS).layouts.values()]
+    assert not any(layout.at_one_broker for layout in layouts)
+
+
 def test_operators_do_not_change_the_topics_of_listeners() -> None:
     events = [event for seed in range(20) for event in draw(seed, 60, LISTENER_DIRECTIONS).events]
     assert not {event.kind.name for event in events} & {"grow", "refuse_target", "move_stopped"}

@@ -101,7 +101,7 @@ async def run_pods(
     await until(
         lambda: len({each.number for each in all_seen(pods.consumers)}) == MESSAGES,
         lambda: str(pods.judge(MESSAGES)),
-        patience_s=90,
+        patience_s=150,
     )
     for consumer in pods.consumers:
         await consumer.leave()
