@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
         "--direction",
         type=_directions,
         default=None,
-        help=f"one or more of {', '.join(KNOWN_DIRECTIONS)}, or all, those without the log (default; soak: {soak.DIRECTION})",
+        help=f"one or more of {', '.join(KNOWN_DIRECTIONS)}, or all, those between servers (default; soak: {soak.DIRECTION})",
     )
     top.add_argument("--load", choices=LOADS, default="", help="load of every direction (default: drawn for each)")
     top.add_argument("--only", type=_kinds, default=(), help=f"one or more of {', '.join(kind.name for kind in KINDS)}")

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from tests.chaos.judge import Verdict, judge, numbers_by_partition
+from tests.chaos.schedule import clusters
 from tests.chaos.world import Direction, World
 
 READY_S = 90.0
@@ -70,6 +71,8 @@ class Ending:
                     await instance.terminate()
                 elif not instance.runs:
                     await instance.start()
+        for name in clusters(self._world.schedule.directions):
+            await self._world.systems[name].heal()
         for direction in self._world.directions.values():
             direction.flow.check()
             await direction.flow.end()

@@ -149,9 +149,8 @@ class Instance:
         names of routes and topics from which an operator deleted messages, so their partitions may stop.
         """
         text = self._log_text()
-        tracebacks = [f"a traceback: {_error_of(piece)}" for piece in text.split(TRACEBACK)[1:]]
         texts = (STALLED,) if allows_loss else (STALLED, LOST_MESSAGES)
-        return tracebacks + [
+        return tracebacks(text) + [
             line
             for line in text.splitlines()
             if (any(each in line for each in texts) or STOPPED.search(line) or GAPS.search(line))
@@ -176,6 +175,11 @@ class Instance:
 def last_line(log: str) -> str:
     """Return the last line of a log that is not empty."""
     return next((line for line in reversed(log.splitlines()) if line.strip()), "")
+
+
+def tracebacks(log: str) -> list[str]:
+    """Return the error of each traceback in a log."""
+    return [f"a traceback: {_error_of(piece)}" for piece in log.split(TRACEBACK)[1:]]
 
 
 def _error_of(traceback: str) -> str:

@@ -13,8 +13,9 @@ from pathlib import Path
 from mqbridge.cli.process.exit_codes import INTERRUPTED, OK, STOPPED
 from tests.chaos.ending import Ending
 from tests.chaos.faults import FAULTS
+from tests.chaos.faults.listeners import listener_of
 from tests.chaos.judge import Verdict
-from tests.chaos.schedule import Event, Schedule, ends
+from tests.chaos.schedule import Event, Schedule, clusters, ends
 from tests.chaos.systems.system import System
 from tests.chaos.world import World, opened
 from tests.kit.maven import say as progress
@@ -89,6 +90,7 @@ async def run(schedule: Schedule, systems: Mapping[str, System], folder: Path, c
             if direction.moved and not direction.has_deletions and not verdict.repeated:
                 result.problems.append(f"{name}: the group was moved back, but no message was repeated")
         result.problems += world.failures + ending.failures
+        result.problems += [problem for name in clusters(schedule.directions) for problem in systems[name].problems()]
         result.recovered_s = ending.recovered_s
         deletions = [text for each in world.directions.values() if each.has_deletions for text in (each.name, each.topic)]
         for instance in world.instances.values():
@@ -137,4 +139,6 @@ def _busy(world: World, event: Event) -> str | None:
     locks = {"instance": {name: instance.lock for name, instance in world.instances.items()}}
     locks |= dict.fromkeys((*AT_CLUSTER, *AT_SOURCE, *AT_TARGET), world.server_locks)
     lock = locks.get(kind, {}).get(subject)
+    if kind == "listener":
+        lock = listener_of(world, subject).lock
     return subject if lock is not None and lock.locked() else None

@@ -12,8 +12,22 @@ from tests.chaos.layout import IDENTITY, KEY, MODULO, Layout
 
 SERVERS = ("tubemq", "pulsar", "rocketmq")
 DIRECTIONS = tuple(f"{source}-{target}" for source, target in product(SERVERS, SERVERS))
-KNOWN_DIRECTIONS = tuple(f"{source}-{target}" for source, target in product((*SERVERS, "log"), (*SERVERS, "log")))
-"""The directions of DIRECTIONS, and those from and to the embedded log."""
+_BETWEEN_SYSTEMS = tuple(f"{source}-{target}" for source, target in product((*SERVERS, "log"), (*SERVERS, "log")))
+LISTENERS = ("rocketmq_listener", "log_listener", "log_own_listener")
+"""Clusters behind a listener, whose topics the official client uses through it."""
+LISTENER_DIRECTIONS = (
+    "rocketmq_listener-log",
+    "log_listener-rocketmq",
+    "log_listener-log",
+    "rocketmq_listener-rocketmq_listener",
+    "log-rocketmq_listener",
+    "log-log_listener",
+    "rocketmq-log_listener",
+    "rocketmq-log_own_listener",
+)
+"""Directions that begin or end with a listener."""
+KNOWN_DIRECTIONS = (*_BETWEEN_SYSTEMS, *LISTENER_DIRECTIONS)
+"""The directions of DIRECTIONS, those from and to the embedded log, and those of listeners."""
 WITHOUT_SERVERS = "log-log"
 """Direction between two topics of the embedded log: it needs no Java, and has only faults of instances."""
 TARGET_CLUSTERS = {"tubemq": "tubemq_target"}
@@ -83,6 +97,13 @@ KINDS = (
     Kind("end_without_broker", 3, "end", (0, 5)),
     Kind("missing_broker", 4, "missing", (10, 35)),
     Kind("lower_limit", 2, "limit", (5, 20), (90_000, 400_000)),
+    # listeners
+    Kind("kill_listener", 5, "listener", (0.5, 6)),
+    Kind("roll_listener", 4, "listener", (0, 3)),
+    Kind("stop_listener", 3, "listener", (2, 30), allows_stale=True),
+    Kind("cut_listener", 4, "listener"),
+    Kind("hold_listener", 2, "listener", (2, 30), allows_stale=True),
+    Kind("delay_listener", 2, "listener", (5, 15), (0.05, 0.8), allows_stale=True),
     # topics and groups
     Kind("unload", 4, "unloads", leaves_no_lease=True),
     Kind("grow", 2, "direction", leaves_no_lease=True),
@@ -212,6 +233,8 @@ def draw(seed: int, seconds: float, directions: Sequence[str], only: Sequence[st
         for direction, kind in zip(directions, _draw_kinds(rng, load, len(directions)), strict=True)
     }
     layouts = {direction: _draw_layout(rng) for direction in directions}
+    for direction in set(directions) & set(LISTENER_DIRECTIONS):  # clients count partitions without gaps
+        layouts[direction] = layouts[direction]._replace(at_one_broker=False)
     events = []
     at = FIRST_S
     while at < seconds:
@@ -262,9 +285,10 @@ def _skewed_to_short(rng: random.Random, least: float, most: float) -> float:
 
 def _possible_targets(what: str, directions: Sequence[str], instances: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the possible targets (`Event.where`) of faults with this kind of target."""
-    servers = [cluster for cluster in clusters(directions) if cluster != "log"]
+    servers = [cluster for cluster in clusters(directions) if not cluster.startswith("log")]
     sources = [cluster for cluster in servers if any(ends(direction)[0] == cluster for direction in directions)]
-    apart = [direction for direction in directions if len(set(ends(direction))) > 1 and ends(direction)[0] != "log"]
+    apart = [each for each in directions if len(set(ends(each))) > 1 and not ends(each)[0].startswith("log")]
+    plain = [direction for direction in directions if not set(ends(direction)) & set(LISTENERS)]
     stays = [("a", "stays")]
     possible: dict[str, Sequence[tuple[str, ...]]] = {
         "instance": [(name,) for name in instances],
@@ -279,13 +303,14 @@ def _possible_targets(what: str, directions: Sequence[str], instances: Sequence[
         "pausable_group": _from(directions, PAUSES_GROUPS),
         "deletable": _from(directions, DELETES_TOPICS),
         "truncatable": _from(directions, TRUNCATES),
-        "refusing": [(direction,) for direction in directions if ends(direction)[1] != "log"],
+        "refusing": [(direction,) for direction in plain if ends(direction)[1] != "log"],
         # a pause of the log stops its producers too
         "pausable": [(direction,) for direction in directions if direction != WITHOUT_SERVERS],
         "pause": [(each, *end) for each in apart for end in [*stays, *_possible_ends(ends(each)[0], instances)]],
         "end": [(cluster, *end) for cluster in sources for end in _possible_ends(cluster, instances)],
         "missing": [(cluster, *end) for cluster in servers for end in [*stays, *_possible_ends(cluster, instances)]],
-        "direction": [(direction,) for direction in directions],
+        "direction": [(direction,) for direction in plain],
+        "listener": [(cluster,) for cluster in clusters(directions) if cluster in LISTENERS],
     }
     return list(possible[what])
 

@@ -16,6 +16,7 @@ from tests.chaos.flow import Flow
 from tests.chaos.instance import Instance
 from tests.chaos.layout import Layout
 from tests.chaos.schedule import Event, Schedule, clusters, ends
+from tests.chaos.sdk_flow import SdkFlow
 from tests.chaos.systems.system import REFRESH, System
 from tests.kit.tcp_proxy import Link, Network
 
@@ -46,7 +47,7 @@ class Direction:
     target: System
     topic: str
     copy: str
-    flow: Flow
+    flow: Flow | SdkFlow
     layout: Layout
     moved: bool = False
     """True if the group was moved back while its members ran."""
@@ -135,7 +136,7 @@ class World:
             for link in links:
                 link.passes.set()
 
-    def flows(self, system: str) -> list[Flow]:
+    def flows(self, system: str) -> list[Flow | SdkFlow]:
         """Return the producers whose source is this system."""
         return [each.flow for each in self.directions.values() if each.source.name == system]
 
@@ -144,8 +145,10 @@ class World:
         names = clusters(self.schedule.directions)
         for name in names:
             self.clusters[name] = await stack.enter_async_context(self.systems[name].open())
+            await self.systems[name].enter(stack, self.folder)
         for name, load in self.schedule.loads.items():
             direction = self.directions[name] = await self._direction(name)
+            await direction.target.watch(stack, direction.copy)
             await direction.flow.start()
             stack.push_async_callback(direction.flow.end)
             await direction.flow.burst(load.backlog)
@@ -168,7 +171,7 @@ class World:
         for system, each in ((source, topic), (target, copy)):
             await self.systems[system].create(self.clusters[system], each, PARTITIONS, layout)
         cluster = self.clusters[source]
-        flow = Flow(cluster, topic, PARTITIONS, self.schedule.loads[name], self.systems[source].send_in_chunks(cluster))
+        flow = self.systems[source].make_flow(cluster, topic, PARTITIONS, self.schedule.loads[name])
         direction = Direction(name, self.systems[source], self.systems[target], topic, copy, flow, layout)
         await asyncio.to_thread(direction.source.register, topic, direction.group)
         return direction

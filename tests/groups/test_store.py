@@ -189,3 +189,23 @@ async def test_the_states_of_a_topic_are_deleted_together(tmp_path: Path) -> Non
     again = GroupStore(path)
     assert [again.load(each) is None for each in (key(0), key(1), key(0, topic="other"))] == [True, True, False]
     await again.close()
+
+
+async def test_whoever_waits_for_a_state_waits_until_a_failed_flush_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(store_module, "RETRY_S", 0.01)
+    store = GroupStore(tmp_path / "state.db")
+    with contextlib.closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        store.record(key(0), lambda: Acknowledged((1,), (0,)))
+        waiting = asyncio.create_task(store.written(key(0)))
+        async with asyncio.timeout(PATIENCE_S):
+            while not store._has_failed:
+                await asyncio.sleep(0.01)
+        assert not waiting.done()
+        db.execute("COMMIT")
+        await waiting
+        assert db.execute("SELECT count(*) FROM acknowledged").fetchone() == (1,)
+    await store.close()

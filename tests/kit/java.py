@@ -103,6 +103,8 @@ class JavaProgram:
         self._err = Path(self._folder.name, "stderr")
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
+        self._taken_bytes = 0
+        """Bytes of the output that `new_lines` has returned."""
         guard().process(self._process.pid)
 
     @property
@@ -118,6 +120,14 @@ class JavaProgram:
     def lines(self) -> list[Line]:
         """Return the complete lines printed so far."""
         complete = self._out.read_bytes().rpartition(b"\n")[0]
+        return [orjson.loads(line) for line in complete.splitlines()]
+
+    def new_lines(self) -> list[Line]:
+        """Return the complete lines printed since the last call."""
+        with self._out.open("rb") as out:
+            out.seek(self._taken_bytes)
+            complete, end, _ = out.read().rpartition(b"\n")
+        self._taken_bytes += len(complete) + len(end)
         return [orjson.loads(line) for line in complete.splitlines()]
 
     def stderr(self) -> str:

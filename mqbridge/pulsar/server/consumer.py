@@ -45,6 +45,8 @@ class ClientLink(Protocol):
 
     peer: str
     """The client's address."""
+    client_version: str
+    """What the client says about itself, such as `Pulsar-Java-v4.2.4`."""
     pending_sends: int
     """Number of sends that are not answered; producers count them."""
 

@@ -32,6 +32,8 @@ NO_ID: ids.EntryId = (-1, -1)
 
 GATHERED_BYTES = 128 << 10
 """Maximum bytes of entries that are stored with one publication: they came together, and none of them is large."""
+CPP_CLIENTS = ("Pulsar-CPP", *"0123456789")
+"""How the versions of clients begin that use the library in C++: earlier ones send only its number."""
 
 
 class ServedProducerState(Enum):
@@ -132,7 +134,7 @@ class ServedProducer:
         self.link.on_answered()
         if stored.problem is not None or self.state is ServedProducerState.CLOSED:
             for _, sequence, highest in gathered:
-                self._on_problem(stored, max(sequence, highest))
+                self._on_problem(stored, sequence, highest)
             return
         receipts: list[bytes] = []
         for received, sequence, highest in gathered:
@@ -147,21 +149,26 @@ class ServedProducer:
         self.link.pending_sends -= 1
         self.link.on_answered()
         if stored.problem is not None or self.state is ServedProducerState.CLOSED:
-            self._on_problem(stored, max(sequence, highest))
+            self._on_problem(stored, sequence, highest)
             return
         first = stored.first
         entry = self._ids.id_of(first) if first and not stored.is_duplicate else NO_ID
         self.link.send(self._receipts.encode(sequence, highest, entry))
 
-    def _on_problem(self, stored: Stored, sequence: int) -> None:
-        """Tell the client that a batch with this sequence id was not stored; do nothing if the producer is closed."""
+    def _on_problem(self, stored: Stored, sequence: int, highest: int) -> None:
+        """Tell the client that a batch with these sequence ids was not stored; do nothing if the producer is closed."""
         if stored.problem is None or self.state is not ServedProducerState.OPEN:
             return
         if stored.problem.failure is Failure.REFUSED:
-            # It is never stored, not even as a dead letter. With this code, the Java client fails the message to its application;
-            # others send it again until their own time-out.
+            # It is never stored, not even as a dead letter, so the client has to fail it to its application. The Java client does
+            # with NOT_ALLOWED and the last sequence id; those in C++, Python and Node only with CHECKSUM and the first one: any
+            # other code makes them connect again and send it again, until their own time-out.
             problem = f"the message is never stored: {stored.problem}"
-            self.link.send(server_commands.send_error(self.id, sequence, codes.NOT_ALLOWED, problem))
+            log.warning("producer %s of %s: %s", self.name, self.link.peer, problem)
+            last, code = max(sequence, highest), codes.NOT_ALLOWED
+            if self.link.client_version.startswith(CPP_CLIENTS):
+                last, code = sequence, codes.CHECKSUM
+            self.link.send(server_commands.send_error(self.id, last, code, problem))
             return
         # Most clients close their whole connection when they get SEND_ERROR. With CLOSE_PRODUCER they open the producer again and
         # send again everything that has no receipt, in order.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.chaos.systems.listener import LogAtListener, LogOwnListener, RocketMQAtListener
 from tests.chaos.systems.log import LogSystem
 from tests.chaos.systems.pulsar import PulsarSystem
 from tests.chaos.systems.rocketmq import RocketMQSystem
@@ -9,5 +10,15 @@ from tests.chaos.systems.system import System
 from tests.chaos.systems.tubemq import TubeMQSystem, TubeMQTarget
 
 SYSTEMS: dict[str, type[System]] = {
-    each.name: each for each in (TubeMQSystem, TubeMQTarget, PulsarSystem, RocketMQSystem, LogSystem)
+    each.name: each
+    for each in (
+        TubeMQSystem,
+        TubeMQTarget,
+        PulsarSystem,
+        RocketMQSystem,
+        LogSystem,
+        LogAtListener,
+        LogOwnListener,
+        RocketMQAtListener,
+    )
 }

@@ -7,14 +7,17 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.message import Position
-from tests.chaos.flow import SendInChunks
+from tests.chaos.flow import Flow, SendInChunks
 from tests.chaos.judge import Stored
 from tests.chaos.layout import Layout
+from tests.chaos.schedule import Load
+from tests.chaos.sdk_flow import SdkFlow
 from tests.e2e.support import opened
 from tests.kit.process import JavaProcess
 from tests.kit.started import Started
@@ -62,6 +65,23 @@ class System(Started):
     def open(self) -> AbstractAsyncContextManager[Cluster]:
         """Open a client of mqbridge that no network fault affects."""
         return opened(self.kind, self.settings)
+
+    async def enter(self, stack: contextlib.AsyncExitStack, folder: Path) -> None:
+        """Start what a run needs besides the servers; its logs are written to `folder`."""
+
+    def make_flow(self, cluster: Cluster, topic: str, partitions: int, load: Load) -> Flow | SdkFlow:
+        """Return a producer, with a client of `open`."""
+        return Flow(cluster, topic, partitions, load, self.send_in_chunks(cluster))
+
+    async def watch(self, stack: contextlib.AsyncExitStack, topic: str) -> None:
+        """Take note of a target before its first message."""
+
+    async def heal(self) -> None:
+        """End all faults of what `enter` has started."""
+
+    def problems(self) -> list[str]:
+        """Return problems in the logs of what `enter` has started."""
+        return []
 
     def earlier(self, committed: Position, messages: int) -> Position:
         """Return a position about this number of messages earlier; it may be before the first message."""

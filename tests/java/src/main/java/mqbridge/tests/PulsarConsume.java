@@ -36,16 +36,20 @@ import org.apache.pulsar.client.api.SubscriptionType;
  * --keep-from 0                          from the message of this number on, all are kept (0: none)
  * --batch-index-ack         --receiver-queue 1000
  * --live                                 a line can be read before its message is acknowledged
+ * --receipts                             a line {@code subscribed} at the start, and a line {@code confirmed} with the id, when the
+ *                                        server has confirmed an acknowledgement
  * --private-key FILE                     PEM, with which encrypted messages are read
  * </pre>
  */
 public final class PulsarConsume {
     private static final int RECEIVE_WAIT_MS = 200;
     private static final int AGAIN_MS = 100;
+    private static final int RECEIPT_GROUP_MS = 20;
 
     private final Idle idle;
     private final boolean digest;
     private final boolean live;
+    private final boolean receipts;
     private final long refuse;
     private final long keepFrom;
 
@@ -53,6 +57,7 @@ public final class PulsarConsume {
         idle = new Idle(args);
         digest = args.flag("digest");
         live = args.flag("live");
+        receipts = args.flag("receipts");
         refuse = args.number("refuse", 0);
         keepFrom = args.number("keep-from", 0);
     }
@@ -64,6 +69,9 @@ public final class PulsarConsume {
                 PulsarConsume consume = new PulsarConsume(args);
                 args.end();
                 try (Consumer<byte[]> consumer = builder.subscribe()) {
+                    if (consume.receipts) {
+                        Program.printNow(Program.object("subscribed", consumer.getSubscription()));
+                    }
                     consume.run(consumer);
                 }
                 Program.printNow(Program.object("messages", consume.idle.seen()));
@@ -79,6 +87,9 @@ public final class PulsarConsume {
                 .negativeAckRedeliveryDelay(AGAIN_MS, TimeUnit.MILLISECONDS)
                 .enableBatchIndexAcknowledgment(args.flag("batch-index-ack"))
                 .receiverQueueSize(args.count("receiver-queue", 1000));
+        if (args.flag("receipts")) {
+            builder.isAckReceiptEnabled(true).acknowledgmentGroupTime(RECEIPT_GROUP_MS, TimeUnit.MILLISECONDS);
+        }
         String privateKey = args.text("private-key", null);
         if (privateKey != null) {
             builder.defaultCryptoKeyReader(Path.of(privateKey).toUri().toString());
@@ -98,18 +109,29 @@ public final class PulsarConsume {
             boolean refused = message.getRedeliveryCount() < refuse;
             Map<String, Object> line = line(message, digest);
             line.put("done", kept ? "kept" : refused ? "refused" : "acknowledged");
-            line.put("at", ChronoUnit.MICROS.between(Instant.EPOCH, Instant.now()));
+            line.put("at", now());
             Program.print(line);
             if (live) {
                 Program.flush();
             }
             if (refused && !kept) {
                 consumer.negativeAcknowledge(message);
+            } else if (!kept && receipts) {
+                MessageId id = message.getMessageId();
+                consumer.acknowledgeAsync(id).thenRun(() -> confirmed(id));
             } else if (!kept) {
                 consumer.acknowledge(message);
             }
             idle.saw(1);
         }
+    }
+
+    private static void confirmed(MessageId id) {
+        Program.printNow(Program.object("confirmed", describe(id), "at", now()));
+    }
+
+    private static long now() {
+        return ChronoUnit.MICROS.between(Instant.EPOCH, Instant.now());
     }
 
     private static Map<String, Object> line(Message<byte[]> message, boolean digest) {

@@ -31,6 +31,7 @@ import org.apache.pulsar.client.api.TypedMessageBuilder;
  * --chunk-bytes 0           cut larger messages, without batches --access Shared|Exclusive|ExclusiveWithFencing|WaitForExclusive
  * --producer NAME           --window 2000  --timeout 120         seconds without any answer before it gives up
  * --rate 0                  --print        messages per second (0: no limit); a line per stored message
+ * --send-timeout 30                        seconds after which the client gives a message up (0: never)
  * --public-key FILE                        PEM: messages are encrypted, for whoever has its private key
  * </pre>
  */
@@ -89,6 +90,7 @@ public final class PulsarProduce {
                 .compressionType(CompressionType.valueOf(args.text("compression", "NONE")))
                 .hashingScheme(HashingScheme.Murmur3_32Hash)
                 .accessMode(ProducerAccessMode.valueOf(args.text("access", "Shared")))
+                .sendTimeout(args.count("send-timeout", 30), TimeUnit.SECONDS)
                 .maxPendingMessages(window).blockIfQueueFull(true);
         if (args.flag("by-key")) {
             builder.batcherBuilder(BatcherBuilder.KEY_BASED);
