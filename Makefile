@@ -59,7 +59,7 @@ setup: $(VENV)/.dev ## create .venv with the mqbridge command and all developmen
 
 # --- demonstrations, one minute each --------------------------------------------------------------------------------------
 
-quickstart: $(VENV)/.runtime ## run the gateway between two embedded logs, and verify that no message was lost
+quickstart: $(VENV)/.runtime ## publish to a Pulsar listener, bridge between two embedded logs, and verify that no message was lost
 	@$(BIN)/mqbridge quickstart
 
 quickstart-spark: $(VENV)/.spark ## write, count and mirror a topic with Spark; needs Java 17, which it tries to install

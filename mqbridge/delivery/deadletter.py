@@ -28,6 +28,8 @@ class DeadLetters:
     def __init__(self, route: str, outbound: Outbound, label: str) -> None:
         self.outbound = outbound
         self.label = label
+        self.is_broken = False
+        """Set by whoever finds that the outbound cannot be used any more."""
         self._route = route
 
     def partition_of(self, source: Partition) -> int:

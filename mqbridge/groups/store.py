@@ -26,6 +26,8 @@ FLUSH_S = 0.1
 """Time for which changes are collected before they are written."""
 FLUSH_RATIO = 10
 """A flush that takes long is followed by a pause of this many times its duration, so that flushes take a tenth of the time."""
+MAX_PAUSE_S = 2.0
+"""Longest pause after a flush: clients wait for some of the states."""
 RETRY_S = 1.0
 """Pause after a failed flush."""
 CLOSE_RETRY_S = 0.05
@@ -81,11 +83,11 @@ class GroupStore:
         self._wanted = asyncio.Event()
         """Set when somebody waits for the next flush, which then comes at once."""
         self._waiters: list[asyncio.Future[None]] = []
-        """Futures of `written` calls, which are set at the end of the next flush."""
+        """Futures of `written` calls, which are set at the end of the next flush that succeeds."""
+        self._flush_waiters: list[asyncio.Future[None]] = []
+        """Those that the running flush sets."""
         self._db_lock = threading.Lock()
         """Held by the thread that uses the connection."""
-        self._flush_number = self._flushed = 0
-        """Number of the last flush that has begun, and of the last that has succeeded."""
         self._has_failed = False
         self._closed = False
 
@@ -118,26 +120,30 @@ class GroupStore:
             self._schedule(FLUSH_S)
 
     async def written(self, key: GroupKey) -> None:
-        """Wait until the present state of a partition is in the file. Raises ClusterError if it is not within WRITE_TIMEOUT_S."""
+        """Wait until the present state of a partition is in the file. Raises ClusterError if it is not within WRITE_TIMEOUT_S.
+
+        The state may change again meanwhile: that one is written later.
+        """
+        if key in self._changed:
+            waiters = self._waiters
+        elif key in self._flushing:
+            waiters = self._flush_waiters
+        else:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiters.append(waiter)
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
-                flush = self._flush_of_present_state(key)
-                while self._flushed < flush and not self._closed:
-                    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                    self._waiters.append(waiter)
-                    self._wanted.set()
-                    await waiter
+                self._wanted.set()
+                await waiter
         except TimeoutError:
             raise ClusterError(f"the state file {self._path} cannot be written now") from None
 
-    def _flush_of_present_state(self, key: GroupKey) -> int:
-        """Return the number of the flush that writes the present state of a partition; a later one does if it fails.
-
-        It does not suffice to wait until nothing is to be written: under load, a partition changes all the time.
-        """
-        if key in self._changed:
-            return self._flush_number + 1
-        return self._flush_number if key in self._flushing else 0
+    def delete_topic(self, listener: str, cluster: str, topic: str) -> None:
+        """Delete the states of all groups in a topic."""
+        for key in {*self._states, *self._changed, *self._flushing}:
+            if key[:3] == (listener, cluster, topic):
+                self.delete(key)
 
     async def close(self, deadline: float | None = None) -> None:
         """Write what has changed, trying until the deadline (loop time; None: CLOSE_S (30 s) from now), and close the file."""
@@ -150,10 +156,13 @@ class GroupStore:
             if await self._flush() or not seconds_until(deadline):
                 break
             await asyncio.sleep(min(CLOSE_RETRY_S, seconds_until(deadline)))
+        await asyncio.to_thread(self._close)
+        if self._flush_task is not None:  # a flush that the deadline has passed by has failed now, unless it has succeeded
+            await asyncio.wait([self._flush_task], timeout=BUSY_TIMEOUT_S)
         if self._changed:
             text = "the state file %s could not be written: %d partitions of groups will deliver messages again"
             log.error(text, self._path, len(self._changed))
-        await asyncio.to_thread(self._close)
+            self._end_waiters(self._waiters, ClusterError(f"the state file {self._path} could not be written"))
 
     def _schedule(self, delay_s: float) -> None:
         if self._flush_task is None and not self._closed:
@@ -168,7 +177,7 @@ class GroupStore:
             self._wanted.clear()
             started = time.monotonic()
             is_written = await self._flush()
-            delay_s = max(FLUSH_S, FLUSH_RATIO * (time.monotonic() - started))
+            delay_s = min(MAX_PAUSE_S, max(FLUSH_S, FLUSH_RATIO * (time.monotonic() - started)))
         finally:
             self._flush_task = None
             if self._changed:
@@ -179,9 +188,9 @@ class GroupStore:
 
         A state that cannot be made or encoded is a bug: it is logged, and only its own partition is left out.
         """
-        self._flush_number += 1
         changed = self._flushing = self._changed
-        self._changed = {}
+        waiters = self._flush_waiters = self._waiters
+        self._changed, self._waiters = {}, []
         encoded: dict[GroupKey, bytes | None] = {}
         try:
             for key, state in changed.items():
@@ -194,22 +203,30 @@ class GroupStore:
                 log.error("the state file %s cannot be written, which is tried again: %s", self._path, error)  # noqa: TRY400 - expected
             self._has_failed = True
             self._changed = changed | self._changed
+            self._waiters += waiters
             return False
         except BaseException:
             self._changed = changed | self._changed  # it may have been written; a second time does no harm
+            self._waiters += waiters
             raise
-        else:
-            self._flushed = self._flush_number
         finally:
-            self._flushing = {}
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+            self._flushing, self._flush_waiters = {}, []
+        self._end_waiters(waiters)
         if self._has_failed:
             log.warning("the state file %s can be written again", self._path)
         self._has_failed = False
         return True
+
+    def _end_waiters(self, waiters: list[asyncio.Future[None]], error: ClusterError | None = None) -> None:
+        """Let `written` calls return, or raise this error."""
+        for waiter in waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+        waiters.clear()
 
     def _encode(self, key: GroupKey, make_state: Callable[[], Acknowledged] | None) -> bytes | None:
         """Return the state of a partition as it is written, and keep it in memory; None if it is deleted."""

@@ -9,22 +9,25 @@ so that it loses nothing that is sent before its first acknowledgement.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.inbound import AnnouncesRelease, Inbound, InboundLane, InboundSpec, Sharing, Start
 from mqbridge.adapter.operations import GroupMaker, GroupRemover
-from mqbridge.errors import ClusterError, Failure, RefusalReason, RequestRefused
+from mqbridge.adapter.tools.deadlines import resolve_deadline, seconds_until
+from mqbridge.errors import ClusterError, Failure, LaneRevoked, MqbridgeError, RefusalReason, RequestRefused
 from mqbridge.groups.membership import SharedMembership
 from mqbridge.groups.store import GroupStore
 from mqbridge.listener.feed import Feed
 from mqbridge.listener.groups import GroupNames, GroupStart, Partitions
-from mqbridge.listener.limits import READ_BYTES
+from mqbridge.listener.limits import READ_BYTES, limited
 from mqbridge.listener.sources import LaneSource
 from mqbridge.listener.topics import ListenedTopic
 from mqbridge.message import Position
-from mqbridge.net.tasks import cancel, spawn
+from mqbridge.net.backoff import Backoff
+from mqbridge.net.tasks import cancel, mark_error_retrieved, spawn
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +35,12 @@ LINGER_S = 5.0
 """How long a group is kept that has no consumers any more."""
 RELEASE_WAIT_S = 5.0
 """How long a partition that the group takes away is kept, so that messages which are out can still be acknowledged."""
+MAX_MEMBERSHIPS = 1000
+"""Maximum number of groups and topics of which a listener is a member: each has connections of its own on some systems."""
+LANE_PAUSE_S, MAX_LANE_PAUSE_S = 5.0, 300.0
+"""Shortest and longest time until a group is joined anew because a partition of it could not be read."""
+GRACE_S = 1.0
+"""Time after the deadline that groups get which are left in time."""
 
 MemberKey = tuple[str, str]
 """A topic and a group, by their names in the cluster."""
@@ -48,11 +57,35 @@ class _Member:
         self.linger: asyncio.TimerHandle | None = None
         self.membership: SharedMembership | None = None
         self.joining: asyncio.Task[None] | None = None
-        self.is_leaving = False
+        self.leaving: asyncio.Future[None] | None = None
+        """Done when the group was left; None while it is not being left."""
         self.is_to_be_deleted = False
         """True if the group was deleted in a partition; it is deleted when it has no users in the others either."""
-        self.left = asyncio.Event()
-        """Set when the group was left."""
+        self.lane_timer: asyncio.TimerHandle | None = None
+        """The timer that makes it join anew, because a lane has failed."""
+        self.lane_pauses = Backoff(LANE_PAUSE_S, MAX_LANE_PAUSE_S)
+        self.lane_failed_at = 0.0
+        """Loop time at which a lane has failed last."""
+
+    def learn(self, topic: ListenedTopic) -> None:
+        """Take note of the partitions of a newer description of the topic."""
+        if not topic.partitions.items() <= self.topic.partitions.items():
+            partitions = {**self.topic.partitions, **topic.partitions}
+            self.topic = ListenedTopic(topic.name, topic.backing, partitions, topic.is_partitioned)
+
+    def check_joined(self) -> None:
+        """Raise ClusterError if it could not be joined, and RequestRefused if it is being left."""
+        assert self.joining is not None  # noqa: S101 - set before anybody opens a feed
+        if self.leaving is not None or self.joining.cancelled():
+            raise RequestRefused(f"the group {self.group} is being left", RefusalReason.NOT_READY)
+        self.joining.result()
+
+    def stop_timers(self) -> None:
+        """Stop the timers that are set."""
+        for timer in (self.linger, self.lane_timer):
+            if timer is not None:
+                timer.cancel()
+        self.linger = self.lane_timer = None
 
 
 class BackingGroups:
@@ -65,8 +98,10 @@ class BackingGroups:
         self._cluster, self._partitions, self._names = cluster, partitions, names
         self._store, self._member_name = store, member
         self._members: dict[MemberKey, _Member] = {}
+        """The memberships, also those that are being left, and places that keep others from joining."""
         self._of: dict[Feed, _Member] = {}
         """The member of each feed."""
+        self._is_closed = False
 
     # --- feeds ---------------------------------------------------------------------------------------------------------
 
@@ -74,11 +109,14 @@ class BackingGroups:
         """Return the feed of a group, once it is joined."""
         name = topic.partition(partition)
         key = topic.backing, self._names.backing_name(topic, group)
-        while (member := self._members.get(key)) is not None and member.is_leaving:
-            await member.left.wait()
+        await self._wait_for_place(key)
+        if self._is_closed:
+            raise RequestRefused("the listener is being closed", RefusalReason.NOT_READY)
+        member = self._members.get(key)
         if member is None:
             member = self._members[key] = _Member(topic, group)
             member.joining = spawn(self._join(member, key, start, sharing), f"join of {key}", log_errors=False)
+            member.joining.add_done_callback(mark_error_retrieved)
         member.users += 1
         member.is_to_be_deleted = False
         if member.linger is not None:
@@ -86,19 +124,44 @@ class BackingGroups:
             member.linger = None
         try:
             assert member.joining is not None  # noqa: S101 - set with the member
-            await asyncio.shield(member.joining)
+            await asyncio.wait([member.joining])  # it goes on if this caller is cancelled
+            member.check_joined()
+            member.learn(topic)
+            return self._feed(member, name, partition)
         except BaseException:
             self._drop_user(key, member)
             raise
-        return self._feed(member, name, partition)
+
+    async def _wait_for_place(self, key: MemberKey) -> None:
+        """Wait until the group is joined or may be. Raises RequestRefused if there are too many memberships, ClusterError."""
+        async with limited(f"waiting until group {key[1]} can be joined"):
+            while True:
+                member = self._members.get(key)
+                if member is not None and member.leaving is not None:
+                    await asyncio.wait([member.leaving])
+                elif member is not None or len(self._members) < MAX_MEMBERSHIPS:
+                    return
+                else:
+                    await self._make_room()
+
+    async def _make_room(self) -> None:
+        """Leave a group that has no consumers any more. Raises RequestRefused if all have some."""
+        leaving = [self._start_leaving(key, member) for key, member in self._members.items() if member.linger is not None][:1]
+        leaving = leaving or [member.leaving for member in self._members.values() if member.leaving is not None]
+        if not leaving:
+            text = f"the listener is a member of {MAX_MEMBERSHIPS} groups already"
+            raise RequestRefused(text, RefusalReason.NOT_ALLOWED)
+        await asyncio.wait(leaving, return_when=asyncio.FIRST_COMPLETED)
 
     async def _join(self, member: _Member, key: MemberKey, start: GroupStart, sharing: Sharing) -> None:
         try:
-            await self._ensure_positions(member.topic, key[1], start)
+            async with limited(f"creating group {key[1]}"):
+                first = await self._ensure_positions(member.topic, key[1], start)
             supported = self._cluster.capabilities.sharing
             spec = InboundSpec(
                 (member.topic.backing,),
                 key[1],
+                first,
                 max_bytes=READ_BYTES,
                 sharing=sharing if sharing in supported else None,
                 member=self._member_name,
@@ -109,32 +172,43 @@ class BackingGroups:
             member.membership = SharedMembership(self._cluster, spec, partial(self._run_lane, member))
             await member.membership.join()
         except BaseException:
-            if self._members.get(key) is member:
-                del self._members[key]
-            member.is_leaving = True
-            member.left.set()
+            if member.leaving is None:
+                self._forget_member(key, member)
             raise
 
-    async def _ensure_positions(self, topic: ListenedTopic, group: str, start: GroupStart) -> None:
-        """Give a new group a position in each partition: otherwise it would begin at the end again when it is joined next."""
+    def _forget_member(self, key: MemberKey, member: _Member) -> None:
+        """Forget a member that has left, or could not join, with its feeds."""
+        member.stop_timers()
+        for feed in member.feeds.values():
+            self._of.pop(feed, None)
+        if self._members.get(key) is member:
+            del self._members[key]
+
+    async def _ensure_positions(self, topic: ListenedTopic, group: str, start: GroupStart) -> Start:
+        """Give a new group a position in each partition: otherwise it would begin at the end again when it is joined next.
+
+        Return where it begins in partitions without one: those that are added later are read from their first message on.
+        """
         operations = self._cluster.operations
         if operations is None:
-            return
-        committed = await self._cluster.committed(topic.backing, group)
-        missing = {index: name for index, name in topic.partitions.items() if name not in committed}
-        if not missing or (committed and len(missing) < len(topic.partitions)):
-            return  # partitions that were added are read from their first message on
-        positions = {name: await self._partitions.position_of(topic, index, start) for index, name in missing.items()}
+            return start if isinstance(start, Start) else Start.EARLIEST
+        if await self._cluster.committed(topic.backing, group):
+            return Start.EARLIEST
+        positions = {name: await self._partitions.position_of(topic, index, start) for index, name in topic.partitions.items()}
+        if await self._cluster.committed(topic.backing, group):
+            return Start.EARLIEST  # another gateway has made it meanwhile, and may have answered its client already
         try:
             await operations.move(topic.backing, group, positions)
         except ClusterError as error:
             if error.failure is not Failure.FATAL:
                 raise
             log.debug("group %s has members already, which have positions: %s", group, error)
+        return Start.EARLIEST
 
     def _feed(self, member: _Member, name: str, partition: int) -> Feed:
         if name not in member.feeds:
             feed = self._partitions.make_feed(member.topic, partition, member.group, self._store)
+            feed.on_failed = partial(self._on_lane_failed, member)
             member.feeds[name] = feed
             self._of[feed] = member
         return member.feeds[name]
@@ -144,64 +218,87 @@ class BackingGroups:
         index = next((index for index, name in member.topic.partitions.items() if name == lane.partition.name), None)
         if index is None:
             index = lane.partition.index
-            member.topic = ListenedTopic(
-                member.topic.name,
-                member.topic.backing,
-                {**member.topic.partitions, index: lane.partition.name},
-                member.topic.is_partitioned,
-            )
+            topic = member.topic
+            member.learn(ListenedTopic(topic.name, topic.backing, {index: lane.partition.name}, topic.is_partitioned))
         feed = self._feed(member, lane.partition.name, index)
         await feed.detach()  # of the lane before, which may still be releasing
-        if member.is_leaving or lane.revoked.is_set():
+        if member.leaving is not None or lane.revoked.is_set():
             return
-        feed.attach(LaneSource(lane, individual_ack=inbound.individual_ack))
-        if isinstance(lane, AnnouncesRelease):
-            waiters = [spawn(event.wait(), "release") for event in (lane.revoked, lane.releasing)]
-            try:
-                await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                await cancel(*waiters)
-            if not lane.revoked.is_set():
-                await feed.finish(asyncio.get_running_loop().time() + RELEASE_WAIT_S)
-        else:
-            await lane.revoked.wait()
-        await feed.detach()
+        source = LaneSource(lane, individual_ack=inbound.individual_ack)
+        feed.attach(source)
+        try:
+            if isinstance(lane, AnnouncesRelease):
+                waiters = [spawn(event.wait(), "release") for event in (lane.revoked, lane.releasing)]
+                try:
+                    await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    await cancel(*waiters)
+                if not lane.revoked.is_set():
+                    await feed.finish(asyncio.get_running_loop().time() + RELEASE_WAIT_S)
+            else:
+                await lane.revoked.wait()
+        finally:
+            await feed.detach(source=source)  # the partition may have a newer lane already
+
+    def _on_lane_failed(self, member: _Member) -> None:
+        """Join anew after a pause: not every group assigns a partition again that was released."""
+        now = asyncio.get_running_loop().time()
+        if now - member.lane_failed_at > 2 * MAX_LANE_PAUSE_S:
+            member.lane_pauses.reset()
+        member.lane_failed_at = now
+        if member.lane_timer is None and member.leaving is None:
+            pause_s = member.lane_pauses.delay()
+            member.lane_timer = asyncio.get_running_loop().call_later(pause_s, self._replace_lanes, member)
+
+    def _replace_lanes(self, member: _Member) -> None:
+        """Join anew if partitions are not read since their lanes have failed."""
+        member.lane_timer = None
+        failed = [feed for feed in member.feeds.values() if feed.problem is not None and not feed.is_held]
+        if failed and member.leaving is None and member.membership is not None:
+            member.membership.join_again(f"partition {failed[0].key.partition} could not be read: {failed[0].problem}")
 
     def release(self, feed: Feed) -> None:
         """Use a feed no longer; the group is left when nobody has come back after LINGER_S."""
-        member = self._of[feed]
-        self._drop_user((member.topic.backing, self._names.backing_name(member.topic, member.group)), member)
+        if (member := self._of.get(feed)) is not None:
+            self._drop_user((member.topic.backing, self._names.backing_name(member.topic, member.group)), member)
 
     def _drop_user(self, key: MemberKey, member: _Member) -> None:
         member.users -= 1
-        if member.users or self._members.get(key) is not member or member.is_leaving:
+        if member.users or self._members.get(key) is not member or member.leaving is not None:
             return
         if member.is_to_be_deleted:
-            spawn(self.delete(member.topic, member.group), f"deletion of {key}")
-        else:
-            member.linger = asyncio.get_running_loop().call_later(
-                LINGER_S, lambda: spawn(self._leave(key, member), f"leaving {key}")
-            )
+            spawn(self._delete_unused(member), f"deletion of {key}")
+        member.linger = asyncio.get_running_loop().call_later(LINGER_S, self._start_leaving, key, member)
+
+    async def _delete_unused(self, member: _Member) -> None:
+        """Delete a group that was deleted in all partitions which it was used in, unless it is used again."""
+        if member.is_to_be_deleted and not member.users:
+            try:
+                await self.delete(member.topic, member.group)
+            except MqbridgeError as error:
+                log.warning("group %s of topic %s was not deleted: %s", member.group, member.topic.backing, error)
+
+    def _start_leaving(self, key: MemberKey, member: _Member, deadline: float | None = None) -> "asyncio.Future[None]":
+        """Return the task that leaves a group; from now on nobody gets a feed of it, until it has left."""
+        member.stop_timers()
+        if member.leaving is None:
+            member.leaving = spawn(self._end(key, member, deadline), f"leaving {key}")
+        return member.leaving
 
     async def _leave(self, key: MemberKey, member: _Member, deadline: float | None = None) -> None:
-        """Leave a group: commit, release its partitions, and forget its feeds."""
-        if member.is_leaving:
-            await member.left.wait()
-            return
-        member.is_leaving = True
-        if member.linger is not None:
-            member.linger.cancel()
+        """Leave a group, which goes on if the caller is cancelled."""
+        leaving = self._start_leaving(key, member, deadline)
+        await asyncio.wait([leaving], timeout=seconds_until(deadline) + GRACE_S)
+
+    async def _end(self, key: MemberKey, member: _Member, deadline: float | None) -> None:
+        """Commit, release the partitions of a group, and forget its feeds."""
         try:
             await cancel(member.joining)
             await asyncio.gather(*(feed.detach(deadline) for feed in member.feeds.values()), return_exceptions=True)
             if member.membership is not None:
                 await member.membership.close(deadline)
         finally:
-            for feed in member.feeds.values():
-                self._of.pop(feed, None)
-            if self._members.get(key) is member:
-                del self._members[key]
-            member.left.set()
+            self._forget_member(key, member)
 
     # --- administration ------------------------------------------------------------------------------------------------
 
@@ -219,30 +316,45 @@ class BackingGroups:
     async def create(self, topic: ListenedTopic, group: str, start: GroupStart) -> None:
         """Give a group positions in all partitions."""
         backing = self._names.backing_name(topic, group)
-        if start is Start.EARLIEST and isinstance(self._cluster.operations, GroupMaker):
-            await self._cluster.operations.create_group(topic.backing, backing)
-        elif not await self.exists(topic, group):
-            await self._ensure_positions(topic, backing, start)
+        async with limited(f"creating group {group} of topic {topic.name}"):
+            if start is Start.EARLIEST and isinstance(self._cluster.operations, GroupMaker):
+                await self._cluster.operations.create_group(topic.backing, backing)
+            elif not await self.exists(topic, group):
+                await self._ensure_positions(topic, backing, start)
 
     async def delete(self, topic: ListenedTopic, group: str, partition: int | None = None) -> None:
         """Delete a group; refused while it has consumers here, or members elsewhere."""
         key = topic.backing, self._names.backing_name(topic, group)
-        if (member := self._members.get(key)) is not None:
-            if member.users and partition is not None:
-                member.is_to_be_deleted = True
-                return
-            if member.users:
-                raise RequestRefused(f"the group {group} has consumers", RefusalReason.BUSY)
-            await self._leave(key, member)
-        if not isinstance(self._cluster.operations, GroupRemover):
+        operations = self._cluster.operations
+        if not isinstance(operations, GroupRemover):
             raise RequestRefused("groups of this cluster cannot be deleted", RefusalReason.NOT_ALLOWED)
+        async with limited(f"deleting group {group} of topic {topic.name}"):
+            while (member := self._members.get(key)) is not None:
+                if member.users and member.leaving is None:
+                    if partition is None:
+                        raise RequestRefused(f"the group {group} has consumers", RefusalReason.BUSY)
+                    member.is_to_be_deleted = True
+                    return
+                await self._leave(key, member)
+            async with self._alone(key, topic, group):
+                try:
+                    await operations.delete_group(topic.backing, key[1])
+                except ClusterError as error:
+                    if error.failure is Failure.FATAL:
+                        raise RequestRefused(f"the group {group} is in use: {error}", RefusalReason.BUSY) from error
+                    raise
+                self._forget_states(topic, group)
+
+    @asynccontextmanager
+    async def _alone(self, key: MemberKey, topic: ListenedTopic, group: str) -> AsyncIterator[None]:
+        """Keep the group from being joined here; it is not now."""
+        place = self._members[key] = _Member(topic, group)
+        place.leaving = asyncio.get_running_loop().create_future()
         try:
-            await self._cluster.operations.delete_group(topic.backing, key[1])
-        except ClusterError as error:
-            if error.failure is Failure.FATAL:
-                raise RequestRefused(f"the group {group} is in use: {error}", RefusalReason.BUSY) from error
-            raise
-        self._forget_states(topic, group)
+            yield
+        finally:
+            del self._members[key]
+            place.leaving.set_result(None)
 
     def _forget_states(self, topic: ListenedTopic, group: str) -> None:
         if self._store is not None:
@@ -252,25 +364,35 @@ class BackingGroups:
     async def move(self, topic: ListenedTopic, group: str, positions: Mapping[int, Position]) -> None:
         """Move a group: in the partitions that are held here through their lanes, and otherwise in the cluster."""
         key = topic.backing, self._names.backing_name(topic, group)
-        member = self._members.get(key)
-        if member is None:
+        async with limited(f"moving group {group} of topic {topic.name}"):
+            while (member := self._members.get(key)) is not None and member.leaving is not None:
+                await self._leave(key, member)
+            if member is not None:
+                await self._move_lanes(member, topic, positions)
+                return
             if (operations := self._cluster.operations) is None:
                 raise RequestRefused("groups of this cluster cannot be moved", RefusalReason.NOT_ALLOWED)
-            try:
-                await operations.move(
-                    topic.backing, key[1], {topic.partition(index): position for index, position in positions.items()}
-                )
-            except ClusterError as error:
-                if error.failure is Failure.FATAL:
-                    raise RequestRefused(f"the group {group} cannot be moved now: {error}", RefusalReason.BUSY) from error
-                raise
-            self._forget_states(topic, group)
-            return
+            named = {topic.partition(index): position for index, position in positions.items()}
+            async with self._alone(key, topic, group):
+                try:
+                    await operations.move(topic.backing, key[1], named)
+                except ClusterError as error:
+                    if error.failure is Failure.FATAL:
+                        raise RequestRefused(f"the group {group} cannot be moved now: {error}", RefusalReason.BUSY) from error
+                    raise
+                self._forget_states(topic, group)
+
+    async def _move_lanes(self, member: _Member, topic: ListenedTopic, positions: Mapping[int, Position]) -> None:
+        """Move a group that is joined. Raises RequestRefused before anything is moved if a partition is not held here."""
+        for index in positions:
+            if (feed := member.feeds.get(topic.partition(index))) is None or not feed.is_held:
+                text = f"another gateway has partition {index} of group {member.group}"
+                raise RequestRefused(text, RefusalReason.NOT_READY)
         for index, position in positions.items():
-            feed = self._feed(member, topic.partition(index), index)
-            if not feed.is_held:
-                raise RequestRefused(f"another gateway has partition {index} of group {group}", RefusalReason.NOT_READY)
-            await feed.seek(position)
+            try:
+                await member.feeds[topic.partition(index)].seek(position)
+            except LaneRevoked as error:
+                raise RequestRefused(f"group {member.group} cannot be moved now: {error}", RefusalReason.NOT_READY) from error
 
     async def committed(self, topic: ListenedTopic, group: str) -> Mapping[int, Position]:
         """Return the positions that the cluster knows: those of this gateway appear there after a short delay."""
@@ -281,8 +403,11 @@ class BackingGroups:
         """Leave the groups of a topic that is deleted."""
         members = [(key, member) for key, member in self._members.items() if key[0] == topic.backing]
         await asyncio.gather(*(self._leave(key, member) for key, member in members), return_exceptions=True)
+        if self._store is not None:
+            self._partitions.forget(topic, self._store)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Leave all groups, by the deadline (loop time)."""
+        """Leave all groups, by the deadline (loop time), and join none any more."""
+        self._is_closed, deadline = True, resolve_deadline(deadline)
         members = list(self._members.items())
         await asyncio.gather(*(self._leave(key, member, deadline) for key, member in members), return_exceptions=True)

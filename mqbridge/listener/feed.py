@@ -34,6 +34,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mqbridge.adapter.numbering import Numbering
+from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.errors import ClusterError, GapError, LaneRevoked, LocalProtocolError
 from mqbridge.groups.acknowledged import Acknowledged
 from mqbridge.groups.store import GroupKey, GroupStore
@@ -48,6 +49,8 @@ log = logging.getLogger(__name__)
 
 MAX_ALLOWED_BYTES = 256 << 20
 """Maximum of the bytes that a feed holds beyond its limit, for messages that consist of several units."""
+RELEASE_GRACE_S = 0.5
+"""Time after the deadline that sources get that obey it."""
 
 
 class FeedCounters:
@@ -77,8 +80,9 @@ class Feed:
         self.counters = FeedCounters()
         self.problem: str | None = None
         """Why the feed does not read; None while it does, or while another gateway has the partition."""
-        self._format, self._numbering = format_name, numbering
-        self._store, self._limits = store, limits
+        self.on_failed: Callable[[], None] | None = None
+        """Called when the source was given up because of a problem: somebody has to attach one again."""
+        self._format, self._numbering, self._store, self._limits = format_name, numbering, store, limits
         self._source: FeedSource | None = None
         self._pump: asyncio.Task[None] | None = None
         """The task that reads the source; None without a source, and while a seek moves it."""
@@ -165,12 +169,15 @@ class Feed:
         except TimeoutError:
             log.info("group %s: %d units of %s are out when it is given up", self.key.group, self._out_count, self.key.partition)
 
-    async def detach(self, deadline: float | None = None) -> None:
-        """Give the source up, and wait until it is released; the units that are out do not count any more."""
-        if self._source is not None:
+    async def detach(self, deadline: float | None = None, *, source: FeedSource | None = None) -> None:
+        """Give the source up, and wait until it is released; the units that are out do not count any more.
+
+        With `source`, only that one is given up, not a newer one.
+        """
+        if self._source is not None and source in (None, self._source):
             self._end(self._source, deadline)
         if self._releases:
-            await asyncio.wait(self._releases)
+            await asyncio.wait(self._releases, timeout=seconds_until(deadline) + RELEASE_GRACE_S)
 
     def _end(self, source: FeedSource, deadline: float | None = None) -> None:
         """Commit, forget the source and its units, and release it in the background."""
@@ -180,10 +187,11 @@ class Feed:
         state = self.state()
         tasks = [self._pump, self._loss_task]
         self._source = self._pump = self._loss_task = None
+        progress = None if source.lost.is_set() else self._progress
         self._forget(state)
         self._wake()
         others = [task for task in tasks if task is not asyncio.current_task()]
-        release = spawn(_release(source, deadline, others), f"release of {source.partition} for {self.key.group}")
+        release = spawn(_release(source, deadline, others, progress), f"release of {source.partition} for {self.key.group}")
         self._releases.add(release)
         release.add_done_callback(self._releases.discard)
 
@@ -230,6 +238,8 @@ class Feed:
         if self._source is source:
             self.problem = str(error) or repr(error)
             self._end(source)
+            if self.on_failed is not None:
+                self.on_failed()
 
     async def _wait_lost(self, source: FeedSource) -> None:
         """End the source as soon as it is lost, also while it is not read."""
@@ -560,7 +570,11 @@ class Feed:
         return self._source
 
 
-async def _release(source: FeedSource, deadline: float | None, tasks: Sequence["asyncio.Task[None] | None"]) -> None:
-    """End the tasks that use a source, and release it."""
+async def _release(
+    source: FeedSource, deadline: float | None, tasks: Sequence["asyncio.Task[None] | None"], progress: GroupProgress | None
+) -> None:
+    """End the tasks that use a source, and release it: it then has stored how far the group has come, unless it was lost."""
     await cancel(*tasks)
     await source.release(deadline)
+    if progress is not None:
+        progress.released()

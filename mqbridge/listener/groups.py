@@ -82,6 +82,10 @@ class Partitions:
         """Return the key of a group's partition in the state file."""
         return GroupKey(self._listener, self._cluster.name, topic.backing, topic.partition(partition), group)
 
+    def forget(self, topic: ListenedTopic, store: GroupStore) -> None:
+        """Delete what the state file has of all groups in a topic: positions of one that is made anew would not be theirs."""
+        store.delete_topic(self._listener, self._cluster.name, topic.backing)
+
     def source(self, topic: ListenedTopic, partition: int, begin: Position) -> ReaderSource:
         """Make a source that reads a partition from a position on."""
         name = topic.partition(partition)

@@ -1,7 +1,10 @@
 """Limits of a listener that its feeds and connections share."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from mqbridge.errors import ClusterError
 
 GROUP_SHARE, ALONE_SHARE = 4, 2
 """A feed holds at most this fraction (1/GROUP_SHARE) of the unacknowledged bytes of its listener, and more only as long as all
@@ -9,6 +12,19 @@ feeds together hold less than 1/ALONE_SHARE: a group that is alone may have larg
 READ_BYTES = 128 << 10
 """Maximum bytes of the batch that a feed reads at once. A feed that holds nothing may read a batch even if the limit of the
 listener is reached: so stuck consumers of some groups do not stop the others, and each feed holds at most one batch beyond it."""
+
+REQUEST_TIMEOUT_S = 60.0
+"""Timeout of what a client asks of the cluster. Each request has a much shorter one, but there may be several in sequence."""
+
+
+@asynccontextmanager
+async def limited(action: str) -> AsyncIterator[None]:
+    """Limit the time of an action that asks the cluster. Raises ClusterError after REQUEST_TIMEOUT_S."""
+    try:
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            yield
+    except TimeoutError:
+        raise ClusterError(f"{action} did not finish within {REQUEST_TIMEOUT_S:g} s") from None
 
 
 class InFlightBytes:

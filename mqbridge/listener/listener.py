@@ -12,9 +12,10 @@ DRAINING   clients are sent away, and what is in flight is finished
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import OutboundSpec
@@ -25,13 +26,14 @@ from mqbridge.listener.backing_groups import BackingGroups
 from mqbridge.listener.definitions import Definitions, definitions_topic
 from mqbridge.listener.feed import FeedLimits
 from mqbridge.listener.groups import GroupNames, Groups, Partitions
-from mqbridge.listener.limits import InFlightBytes, UnacknowledgedBytes
+from mqbridge.listener.limits import InFlightBytes, UnacknowledgedBytes, limited
 from mqbridge.listener.own_groups import OwnGroups
 from mqbridge.listener.publishers import Publishers
 from mqbridge.listener.server import ProtocolServer, ServedSystem, Services
 from mqbridge.listener.topics import ListenedTopics, TopicTemplate
 from mqbridge.net.http_server import HttpServer
 from mqbridge.net.listen import ListeningPort, ListenLimits
+from mqbridge.net.tasks import spawn
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ HANDSHAKE_S = 30.0
 """Time for the handshake of a connection: that of a real Pulsar broker."""
 DRAIN_FRACTION = 0.6
 """Fraction of the time until the deadline that clients get to finish what is in flight."""
+GRACE_S = 1.0
+"""Time after the deadline that a step of closing gets that obeys it."""
 LAST_S = 1.0
 """Time before the deadline at which the last connections are closed, so that groups are left in order."""
 
@@ -97,6 +101,8 @@ class Listener:
         self._cluster, self._dead_letter_cluster = cluster, dead_letter_cluster
         self._dead_letters: DeadLetters | None = None
         self._dead_letters_lock = asyncio.Lock()
+        self._closing: asyncio.Task[None] | None = None
+        """The task that closes the listener."""
         limits = FeedLimits(self.unacknowledged, settings.unacknowledged_span)
         partitions = Partitions(cluster, settings.name, system.unit_format, limits)
         self.topics = ListenedTopics(
@@ -120,6 +126,7 @@ class Listener:
                 numbering=cluster.numbering,
                 max_message_bytes=lambda: cluster.capabilities.max_message_bytes,
                 may_manage=settings.manage,
+                open_dead_letters=self._open_dead_letters,
                 deduplicates=settings.deduplicate,
                 advertise=settings.advertise,
                 port=lambda: self.port.port,
@@ -163,6 +170,9 @@ class Listener:
         if self.state is not ListenerState.BOUND:
             raise LocalProtocolError(f"listener {self.settings.name} is {self.state.value}")
         await self.port.start()
+        if self.state is not ListenerState.BOUND:
+            self.port.stop_accepting()
+            raise LocalProtocolError(f"listener {self.settings.name} was closed while it was started")
         if self.web_port is not None:
             self.web_port.start(self.server.web)
         self.state = ListenerState.SERVING
@@ -179,29 +189,49 @@ class Listener:
         """Send clients away, finish what is in flight, leave the groups and release the ports, by the deadline (loop time)."""
         if self.state is ListenerState.STOPPED:
             return
+        if self._closing is None:
+            self._closing = spawn(self._close(deadline), f"closing of listener {self.settings.name}")
+        await asyncio.shield(self._closing)
+
+    async def _close(self, deadline: float) -> None:
         was_serving, self.state = self.state is ListenerState.SERVING, ListenerState.DRAINING
         self.port.stop_accepting()
-        try:
-            if was_serving:
-                now = asyncio.get_running_loop().time()
-                await self.server.drain(now + max(0.0, deadline - now) * DRAIN_FRACTION)
-                await self.port.close(max(now, deadline - LAST_S))
-            if self.web_port is not None and was_serving:
-                await self.web_port.stop()
-            await self.server.close(deadline)
-            await self.publishers.close_all(deadline)
-            await self.groups.close(deadline)
-            if self._dead_letters is not None:
-                await self._dead_letters.outbound.close(deadline)
-        finally:
+        now = asyncio.get_running_loop().time()
+        drained_by, last = now + max(0.0, deadline - now) * DRAIN_FRACTION, max(now, deadline - LAST_S)
+        if was_serving:
+            await self._step("draining", self.server.drain(drained_by), last)
+            await self._step("closing the port", self.port.close(last), deadline)
             if self.web_port is not None:
-                self.web_port.unbind()
-            self.state = ListenerState.STOPPED
+                await self._step("closing the web port", self.web_port.stop(), deadline)
+        await asyncio.gather(  # a backing that stores nothing must not use up the time in which groups are left
+            self._step("closing the server", self.server.close(deadline), deadline),
+            self._step("closing producers", self.publishers.close_all(deadline), deadline),
+            self._step("leaving groups", self.groups.close(deadline), deadline),
+        )
+        if self._dead_letters is not None:
+            await self._step("closing the dead-letter topic", self._dead_letters.outbound.close(deadline), deadline)
+        if self.web_port is not None:
+            self.web_port.unbind()
+        self.state = ListenerState.STOPPED
+
+    async def _step(self, action: str, step: Coroutine[Any, Any, None], deadline: float) -> None:
+        """Do a step of closing, which ends soon after the deadline (loop time); its failure does not keep the others from it."""
+        try:
+            async with asyncio.timeout_at(deadline + GRACE_S):
+                await step
+        except TimeoutError:
+            log.warning("listener %s: %s did not end in time", self.settings.name, action)
+        except Exception:
+            log.exception("listener %s: %s failed", self.settings.name, action)
 
     async def _open_dead_letters(self) -> DeadLetters:
         """Return the open dead-letter topic; create it if it does not exist. Raises ClusterError."""
         settings, cluster = self.settings, self._dead_letter_cluster
-        async with self._dead_letters_lock:
+        async with limited("opening the dead-letter topic"), self._dead_letters_lock:
+            broken = self._dead_letters
+            if broken is not None and broken.is_broken:
+                self._dead_letters = None
+                spawn(broken.outbound.close(), f"close of {broken.label}")
             if self._dead_letters is None:
                 if await cluster.describe(settings.dead_letter_topic) is None:
                     await cluster.create(settings.dead_letter_topic, 1)

@@ -1,5 +1,8 @@
 """Groups that this gateway keeps itself: each partition is read by position, and the state file has what is acknowledged.
 
+A new group gets a position in every partition of its topic at once: those that are opened a little later are not new to it. A
+feed whose reader has failed reads again after a pause, as long as somebody uses it.
+
 What this rests on: no other gateway serves the same groups at the same time.
 """
 
@@ -9,16 +12,42 @@ from collections import Counter
 from collections.abc import Mapping
 
 from mqbridge.adapter.inbound import Sharing, Start
-from mqbridge.errors import RefusalReason, RequestRefused
+from mqbridge.adapter.tools.deadlines import resolve_deadline, seconds_until
+from mqbridge.errors import LaneRevoked, MqbridgeError, RefusalReason, RequestRefused
 from mqbridge.groups.acknowledged import Acknowledged
 from mqbridge.groups.store import GroupKey, GroupStore
 from mqbridge.listener.feed import Feed
 from mqbridge.listener.groups import GroupStart, Partitions
+from mqbridge.listener.keyed_locks import KeyedLocks
+from mqbridge.listener.limits import limited
 from mqbridge.listener.topics import ListenedTopic
 from mqbridge.message import Position
-from mqbridge.net.tasks import spawn
+from mqbridge.net.backoff import Backoff
+from mqbridge.net.tasks import cancel, spawn
 
 log = logging.getLogger(__name__)
+
+GRACE_S = 0.5
+"""Time after the deadline that feeds get that obey it."""
+FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
+"""Shortest and longest pause before a partition that could not be read is read again."""
+
+
+class _OpenFeed:
+    """A feed that is in use, and what it takes to read its partition again."""
+
+    def __init__(self, feed: Feed, topic: ListenedTopic, partition: int) -> None:
+        self.feed, self.topic, self.partition = feed, topic, partition
+        self.pauses = Backoff(FIRST_PAUSE_S, MAX_PAUSE_S)
+        self.delivered = 0
+        """Number of messages that it had delivered when it was read again last."""
+        self.reopening: asyncio.Task[None] | None = None
+        """The task that makes it read again; None while it reads."""
+
+    async def close(self, deadline: float | None = None) -> None:
+        """Read no more."""
+        await cancel(self.reopening)
+        await self.feed.detach(deadline)
 
 
 class OwnGroups:
@@ -28,50 +57,88 @@ class OwnGroups:
         """`listener` and `cluster` are their names, which are part of the keys in the store."""
         self._partitions, self._store = partitions, store
         self._listener, self._cluster = listener, cluster
-        self._feeds: dict[GroupKey, Feed] = {}
+        self._feeds: dict[GroupKey, _OpenFeed] = {}
         """The open feeds."""
         self._users: Counter[GroupKey] = Counter()
-        self._locks: dict[GroupKey, asyncio.Lock] = {}
+        self._locks = KeyedLocks[GroupKey]()
         """Held while a feed is opened, or its source is released."""
+        self._creating = KeyedLocks[tuple[str, str]]()
+        """Held while a group is created, by the topic's name in the cluster and the group."""
+        self._closing: set[asyncio.Task[None]] = set()
+        """Tasks that release the sources of feeds which nobody uses."""
+        self._is_closed = False
 
     async def open(self, topic: ListenedTopic, partition: int, group: str, start: GroupStart, sharing: Sharing) -> Feed:  # noqa: ARG002 - the server shares the messages itself
         """Return the feed of a group."""
         key = self._partitions.key(topic, partition, group)
         self._users[key] += 1
         try:
-            async with self._lock(key):
-                if key not in self._feeds:
-                    self._feeds[key] = await self._open(key, topic, partition, start)
-                return self._feeds[key]
+            async with limited(f"opening group {group} of topic {topic.name}"):
+                if self._store.load(key) is None:
+                    await self.create(topic, group, start)
+                async with self._locks.hold(key):
+                    if key not in self._feeds:
+                        self._feeds[key] = await self._open(key, topic, partition)
+                    return self._feeds[key].feed
         except BaseException:
             self._drop_user(key)
             raise
 
-    async def _open(self, key: GroupKey, topic: ListenedTopic, partition: int, start: GroupStart) -> Feed:
-        known = self._store.load(key)
-        begin = await self._begin(key, topic, partition, start) if known is None else known.mark
-        if known is None or await self._is_made_anew(topic, partition, begin):
-            if known is not None:
-                log.warning("topic %s was made anew: group %s begins at its first message", topic.backing, key.group)
-                begin = await self._partitions.position_of(topic, partition, Start.EARLIEST)
-            self._record(key, begin)
-            await self._store.written(key)
+    async def _open(self, key: GroupKey, topic: ListenedTopic, partition: int) -> _OpenFeed:
+        begin = await self._begin(key, topic, partition)
+        if self._is_closed:
+            raise RequestRefused("the listener is being closed", RefusalReason.NOT_READY)
         feed = self._partitions.make_feed(topic, partition, key.group, self._store)
+        opened = _OpenFeed(feed, topic, partition)
         feed.attach(self._partitions.source(topic, partition, begin), begin)
-        return feed
+        feed.on_failed = lambda: self._on_failed(key, opened)
+        return opened
 
-    async def _begin(self, key: GroupKey, topic: ListenedTopic, partition: int, start: GroupStart) -> Position:
-        """Return where a group begins in a partition that it has not read: at its first message if it has read others before.
+    async def _begin(self, key: GroupKey, topic: ListenedTopic, partition: int) -> Position:
+        """Return where a group is in a partition: at the first message of one that was added to the topic.
 
-        Such a partition was added to the topic, and what was sent to it before the client has noticed is not to be lost.
+        What was sent to it before the client has noticed is not to be lost.
         """
-        is_new = key.group not in self._store.groups(self._listener, self._cluster, topic.backing)
-        return await self._partitions.position_of(topic, partition, start if is_new else Start.EARLIEST)
+        known = self._store.load(key)
+        if known is not None and not await self._is_made_anew(topic, partition, known.mark):
+            return known.mark
+        if known is not None:
+            log.warning("topic %s was made anew: group %s begins at its first message", topic.backing, key.group)
+        begin = await self._partitions.position_of(topic, partition, Start.EARLIEST)
+        self._record(key, begin)
+        await self._store.written(key)
+        return begin
 
     async def _is_made_anew(self, topic: ListenedTopic, partition: int, mark: Position) -> bool:
         """Return True if the group is behind the end of the partition: the topic was deleted, and created again."""
         bounds = await self._partitions.bounds(topic, partition)
         return bounds.is_known and mark > bounds.next
+
+    def _on_failed(self, key: GroupKey, opened: _OpenFeed) -> None:
+        """Read the partition again, after a pause."""
+        if opened.reopening is None:
+            opened.reopening = spawn(self._read_again(key, opened), f"new reader of {key}")
+
+    async def _read_again(self, key: GroupKey, opened: _OpenFeed) -> None:
+        feed = opened.feed
+        if feed.counters.delivered > opened.delivered:
+            opened.pauses.reset()
+        opened.delivered = feed.counters.delivered
+        while True:
+            await asyncio.sleep(opened.pauses.delay())
+            async with self._locks.hold(key):
+                if self._feeds.get(key) is not opened:
+                    return
+                try:
+                    async with limited(f"reading {key.topic}/{key.partition} for group {key.group}"):
+                        begin = await self._begin(key, opened.topic, opened.partition)
+                except MqbridgeError as error:
+                    feed.problem = str(error)
+                    continue
+                opened.reopening = None
+                if self._feeds.get(key) is opened:
+                    feed.attach(self._partitions.source(opened.topic, opened.partition, begin), begin)
+                return
 
     def _record(self, key: GroupKey, position: Position) -> None:
         state = Acknowledged(position, position)
@@ -80,25 +147,30 @@ class OwnGroups:
     def release(self, feed: Feed) -> None:
         """Use a feed no longer; its source is released when nobody uses it."""
         self._drop_user(feed.key)
-        if not self._users[feed.key]:
-            spawn(self._close_unused(feed.key), f"close of {feed.key}")
 
     def _drop_user(self, key: GroupKey) -> None:
         self._users[key] -= 1
         if self._users[key] <= 0:
             del self._users[key]
+            task = spawn(self._close_unused(key), f"close of {key}")
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     async def _close_unused(self, key: GroupKey) -> None:
-        async with self._lock(key):
-            if not self._users[key] and (feed := self._feeds.pop(key, None)) is not None:
-                await feed.detach()
+        async with self._locks.hold(key):
+            if not self._users[key]:
+                await self._close_feed(key)
 
-    def _lock(self, key: GroupKey) -> asyncio.Lock:
-        return self._locks.setdefault(key, asyncio.Lock())
+    async def _close_feed(self, key: GroupKey, deadline: float | None = None) -> None:
+        if (opened := self._feeds.pop(key, None)) is not None:
+            await opened.close(deadline)
 
     async def exists(self, topic: ListenedTopic, group: str) -> bool:
         """Return True if the group has a position in the topic."""
-        return group in await self.names(topic)
+        return any(self._store.load(key) is not None for key in self._keys(topic, group))
+
+    def _keys(self, topic: ListenedTopic, group: str) -> list[GroupKey]:
+        return [self._partitions.key(topic, partition, group) for partition in sorted(topic.partitions)]
 
     async def names(self, topic: ListenedTopic) -> list[str]:
         """Return the names of the groups that have positions in the topic."""
@@ -106,36 +178,49 @@ class OwnGroups:
 
     async def create(self, topic: ListenedTopic, group: str, start: GroupStart) -> None:
         """Create a group in all partitions."""
-        for partition in topic.partitions:
-            key = self._partitions.key(topic, partition, group)
-            async with self._lock(key):
-                if self._store.load(key) is None:
-                    self._record(key, await self._partitions.position_of(topic, partition, start))
-                    await self._store.written(key)
+        async with limited(f"creating group {group} of topic {topic.name}"), self._creating.hold((topic.backing, group)):
+            if await self.exists(topic, group):
+                return
+            positions = {index: await self._partitions.position_of(topic, index, start) for index in topic.partitions}
+            for index, position in positions.items():
+                if self._store.load(key := self._partitions.key(topic, index, group)) is None:
+                    self._record(key, position)
+            for key in self._keys(topic, group):
+                await self._store.written(key)
 
     async def delete(self, topic: ListenedTopic, group: str, partition: int | None = None) -> None:
         """Delete a group; refused while it has consumers."""
-        indexes = topic.partitions if partition is None else [partition]
-        keys = [self._partitions.key(topic, index, group) for index in indexes]
-        if any(self._users[key] for key in keys):
-            raise RequestRefused(f"the group {group} has consumers", RefusalReason.BUSY)
-        for key in keys:
-            async with self._lock(key):
-                if (feed := self._feeds.pop(key, None)) is not None:
-                    await feed.detach()
+        keys = self._keys(topic, group) if partition is None else [self._partitions.key(topic, partition, group)]
+        async with limited(f"deleting group {group} of topic {topic.name}"), self._locks.hold_all(keys):
+            if any(self._users[key] for key in keys):
+                raise RequestRefused(f"the group {group} has consumers", RefusalReason.BUSY)
+            for key in keys:
+                await self._close_feed(key)
+            if any(self._users[key] for key in keys):
+                raise RequestRefused(f"the group {group} has consumers again", RefusalReason.BUSY)
+            for key in keys:
                 self._store.delete(key)
+            for key in keys:
                 await self._store.written(key)
 
     async def move(self, topic: ListenedTopic, group: str, positions: Mapping[int, Position]) -> None:
         """Move a group, also while it has consumers: what they have does not count any more."""
         for partition, position in positions.items():
             key = self._partitions.key(topic, partition, group)
-            async with self._lock(key):
-                if (feed := self._feeds.get(key)) is not None and feed.is_held:
-                    await feed.seek(position)
-                else:
+            async with limited(f"moving group {group} of topic {topic.name}"), self._locks.hold(key):
+                if not await self._seek(key, position):
                     self._record(key, position)
                 await self._store.written(key)
+
+    async def _seek(self, key: GroupKey, position: Position) -> bool:
+        """Move the reader of a partition, if it is read; return False if it is not."""
+        if (opened := self._feeds.get(key)) is None or not opened.feed.is_held:
+            return False
+        try:
+            await opened.feed.seek(position)
+        except LaneRevoked:
+            return False
+        return True
 
     async def committed(self, topic: ListenedTopic, group: str) -> Mapping[int, Position]:
         """Return the recorded positions."""
@@ -145,12 +230,13 @@ class OwnGroups:
     async def forget(self, topic: ListenedTopic) -> None:
         """Delete the groups of a topic that is deleted; feeds that are open end."""
         for key in [key for key in self._feeds if key.topic == topic.backing]:
-            await self._feeds.pop(key).detach()
-        for group in await self.names(topic):
-            for partition in topic.partitions:
-                self._store.delete(self._partitions.key(topic, partition, group))
+            async with self._locks.hold(key):
+                await self._close_feed(key)
+        self._partitions.forget(topic, self._store)
 
     async def close(self, deadline: float | None = None) -> None:
         """Release all sources; the owner of the store writes what they recorded."""
-        await asyncio.gather(*(feed.detach(deadline) for feed in self._feeds.values()), return_exceptions=True)
-        self._feeds.clear()
+        self._is_closed, deadline = True, resolve_deadline(deadline)
+        await asyncio.gather(*(self._close_feed(key, deadline) for key in list(self._feeds)), return_exceptions=True)
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=max(GRACE_S, seconds_until(deadline)))

@@ -2,12 +2,13 @@
 
 The source keeps the group's position itself, and may know it some seconds later than it was acknowledged. If it resumes a little
 before the recorded mark, what lies between was acknowledged. If it resumes before a mark that it must have known
-(`Acknowledged.confirmed`), somebody has moved the group back, and the record does not count. Whoever makes a topic anew while its
-listener is stopped has to delete the record.
+(`Acknowledged.confirmed`), somebody has moved the group back, and the record does not count: what was acknowledged CONFIRM_S ago,
+and everything when it was released in order. Whoever makes a topic anew while its listener is stopped has to delete the record.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from mqbridge.groups.acknowledged import Acknowledged, ranges_of
 from mqbridge.groups.store import GroupKey, GroupStore
@@ -34,6 +35,8 @@ class GroupProgress:
         """The end of the last batch of which everything is acknowledged: some sources store only such positions."""
         self._confirm_timer: asyncio.TimerHandle | None = None
         """The timer that makes the batch end of its start the confirmed mark; None while they are equal."""
+        self._ended: Acknowledged | None = None
+        """The state that was recorded last, at the end."""
 
     def begin_at(self, first: Position) -> None:
         """Begin at the position of the first message: what is recorded counts unless the group was moved back."""
@@ -109,6 +112,15 @@ class GroupProgress:
             self._confirm_timer = None
         if self._store is not None and state is not None:
             self._store.record(self._key, lambda: state)
+        self._ended = state
+
+    def released(self) -> None:
+        """Take note that the source has stored the position: if it resumes before it next time, the group was moved back."""
+        state = self._ended
+        if self._store is None or state is None or self._store.load(self._key) is not state:
+            return
+        confirmed = replace(state, confirmed=max(state.confirmed, min(self._batch_end, state.mark)))
+        self._store.record(self._key, lambda: confirmed)
 
 
 def _known_state(make_state: Callable[[], Acknowledged | None]) -> Acknowledged:

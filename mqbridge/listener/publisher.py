@@ -103,6 +103,8 @@ class Publisher:
         messages (see `OutboundSpec.sender`). Messages at or below it are not stored again.
         """
         self.state = State.OPEN
+        self.is_broken = False
+        """True if the outbound cannot be used any more, also once this publisher is closed."""
         self.dead_letters = 0
         """Total number of messages that were stored as dead letters."""
         self.last_sequence = last_sequence
@@ -231,6 +233,7 @@ class Publisher:
                 self._succeed(publication, Stored(receipt.positions))
 
     def _break(self, error: BaseException) -> None:
+        self.is_broken = True
         if self.state is State.OPEN:
             self.state = State.BROKEN
             log.warning("the producers of %s have to be made again: %s", self._topic, error)
@@ -254,7 +257,7 @@ class Publisher:
         try:
             letters = await self._open_dead_letters()
             letter_share = letters.make(self._topic, share.messages, refused, source)
-            letters_receipt = await letters.outbound.send(letters.partition_of(source), letter_share)
+            letters_receipt = await _send_letters(letters, letters.partition_of(source), letter_share)
             problem = letters_receipt.failures[0].reason if letters_receipt.failures else None
         except ClusterError as error:
             problem = str(error)
@@ -288,6 +291,15 @@ class Publisher:
         del self._pending[publication]
         self._in_flight.release(publication.size)
         asyncio.get_running_loop().call_soon(publication.done, publication.stored)
+
+
+async def _send_letters(letters: DeadLetters, partition: int, share: Share) -> Receipt:
+    """Send dead letters; an outbound that fails is marked, so that it is opened again for the next ones. Raises ClusterError."""
+    try:
+        return await letters.outbound.send(partition, share)
+    except Exception as error:
+        letters.is_broken = True
+        raise _cluster_error(error) from error
 
 
 def _cluster_error(error: BaseException) -> ClusterError:

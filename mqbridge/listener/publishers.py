@@ -11,12 +11,14 @@ from collections.abc import Awaitable, Callable
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.outbound import KeepsIndexes, Outbound, OutboundSpec
+from mqbridge.adapter.tools.deadlines import resolve_deadline, seconds_until
 from mqbridge.delivery.deadletter import DeadLetters
-from mqbridge.errors import RefusalReason, RequestRefused
-from mqbridge.listener.limits import InFlightBytes
-from mqbridge.listener.publisher import Publisher, State
+from mqbridge.errors import ClusterError, Failure, RefusalReason, RequestRefused
+from mqbridge.listener.keyed_locks import KeyedLocks
+from mqbridge.listener.limits import InFlightBytes, limited
+from mqbridge.listener.publisher import Publisher
 from mqbridge.listener.topics import ListenedTopic
-from mqbridge.message import Partition
+from mqbridge.message import Partition, Position
 from mqbridge.net.tasks import spawn
 
 log = logging.getLogger(__name__)
@@ -25,6 +27,8 @@ LINGER_S = 30.0
 """How long an outbound that nobody uses stays open."""
 WINDOW_S = 3600.0
 """How far back the last message of a producer is searched, where the backing has no index of them."""
+GRACE_S = 0.5
+"""Time after the deadline that outbounds get that obey it."""
 SENDER_CLUSTER = "mqbridge-listener"
 """Name of the cluster in the origins of messages that producers of clients have numbered: they are hidden from consumers."""
 
@@ -42,7 +46,7 @@ class _SharedOutbound:
     @property
     def is_broken(self) -> bool:
         """True if it has failed for one of its users, and so does for all."""
-        return any(user.state is State.BROKEN for user in self.users)
+        return any(user.is_broken for user in self.users)
 
 
 class Publishers:
@@ -63,8 +67,10 @@ class Publishers:
         """The outbounds that publishers share, by the topic's name in the cluster."""
         self._of: dict[Publisher, _SharedOutbound] = {}
         """The outbound of each open publisher."""
-        self._opening: dict[str, asyncio.Lock] = {}
+        self._opening = KeyedLocks[str]()
+        """Held while the outbound of a topic is opened, by the topic's name in the cluster."""
         self._closing: set[asyncio.Task[None]] = set()
+        self._is_closed = False
         self._closed_dead_letters = 0
         """Number of messages of closed publishers that were stored as dead letters."""
 
@@ -80,16 +86,11 @@ class Publishers:
         of its name in this partition.
         """
         topic.partition(partition)
-        if sender is not None:
-            return await self._open_sender(topic, partition, sender)
-        lock = self._opening.setdefault(topic.backing, asyncio.Lock())
-        try:
-            async with lock:
-                shared = await self._shared_outbound(topic, partition)
-        finally:
-            if not lock.locked():
-                self._opening.pop(topic.backing, None)
-        return self._make(shared, partition)
+        async with limited(f"opening a producer of topic {topic.name}"):
+            if sender is not None:
+                return await self._open_sender(topic, partition, sender)
+            async with self._opening.hold(topic.backing):
+                return self._make(await self._shared_outbound(topic, partition), partition)
 
     async def _shared_outbound(self, topic: ListenedTopic, partition: int) -> _SharedOutbound:
         """Return the open outbound of a topic that has this partition; open one if there is none."""
@@ -98,7 +99,8 @@ class Publishers:
             self._drop(shared)
             shared = None
         if shared is None:
-            shared = self._shared[topic.backing] = _SharedOutbound(topic, await self._open_outbound(topic, None))
+            shared = _SharedOutbound(topic, await self._open_outbound(topic, None))
+            self._shared[topic.backing] = shared
             self._linger(shared)
         return shared
 
@@ -107,19 +109,34 @@ class Publishers:
         outbound = await self._open_outbound(topic, sender)
         try:
             index = _checked_index(topic, outbound, partition)
-            since = None
-            if (operations := self._cluster.operations) is not None:
-                positions = await operations.position_at(topic.backing, round((time.time() - WINDOW_S) * 1000))
-                since = {index: positions[name]} if (name := topic.partition(partition)) in positions else None
-            stored = (await outbound.resume(sender_partition(topic, sender), since, [index])).get(index)
+            since = await self._since(topic, partition)
+            begins = None if since is None else {index: since}
+            stored = (await outbound.resume(sender_partition(topic, sender), begins, [index])).get(index)
         except BaseException:
             await outbound.close()
             raise
         return self._make(_SharedOutbound(topic, outbound), partition, -1 if stored is None else stored[0])
 
+    async def _since(self, topic: ListenedTopic, partition: int) -> Position | None:
+        """Return from where the last message of a producer is searched; None: from the first message."""
+        if (operations := self._cluster.operations) is None:
+            return None
+        try:
+            positions = await operations.position_at(topic.backing, round((time.time() - WINDOW_S) * 1000))
+        except ClusterError as error:
+            if error.failure is not Failure.FATAL:
+                raise
+            log.debug("all messages of topic %s are searched for those of a producer: %s", topic.backing, error)
+            return None
+        return positions.get(topic.partition(partition))
+
     async def _open_outbound(self, topic: ListenedTopic, sender: str | None) -> Outbound:
         spec = OutboundSpec(topic.backing, stamp_origin=False, sender=sender, keep_units=True, whole_shares=True)
-        return await self._cluster.outbound(spec)
+        outbound = await self._cluster.outbound(spec)
+        if self._is_closed:
+            await outbound.close()
+            raise RequestRefused("the listener is being closed", RefusalReason.NOT_READY)
+        return outbound
 
     def _make(self, shared: _SharedOutbound, partition: int, last_sequence: int | None = None) -> Publisher:
         _checked_index(shared.topic, shared.outbound, partition)
@@ -194,7 +211,9 @@ class Publishers:
             self._drop(shared)
 
     async def close_all(self, deadline: float | None = None) -> None:
-        """Close everything, by the deadline (loop time)."""
+        """Close everything, by the deadline (loop time), and open nothing more."""
+        self._is_closed = True
+        deadline = resolve_deadline(deadline)
         await asyncio.gather(*(self.close(publisher, deadline) for publisher in list(self._of)), return_exceptions=True)
         for shared in list(self._shared.values()):
             if shared.timer is not None:
@@ -202,7 +221,7 @@ class Publishers:
             self._close_later(shared, deadline)
         self._shared.clear()
         if self._closing:
-            await asyncio.gather(*self._closing, return_exceptions=True)
+            await asyncio.wait(self._closing, timeout=max(GRACE_S, seconds_until(deadline)))
 
 
 def sender_partition(topic: ListenedTopic, sender: str) -> Partition:

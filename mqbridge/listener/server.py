@@ -3,13 +3,14 @@
 A server has no socket and no storage: it gets the frames of each connection, calls the services, and sends frames.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple, Protocol
 
 from mqbridge.adapter.numbering import Numbering
+from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.errors import ConfigError
 from mqbridge.listener.definitions import Definitions
 from mqbridge.listener.groups import Groups, Partitions
@@ -17,6 +18,9 @@ from mqbridge.listener.limits import InFlightBytes
 from mqbridge.listener.publishers import Publishers
 from mqbridge.listener.topics import ListenedTopics
 from mqbridge.net.listen import ClientSession
+
+OpenDeadLetters = Callable[[], Awaitable[DeadLetters]]
+"""Returns the open dead-letter topic of a listener; may be called again. Raises ClusterError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,7 @@ class Services:
     numbering          how positions become numbers
     max_message_bytes  returns the maximum bytes of a message in the backing, once it is connected; None if that is not known
     may_manage         True if clients and tools may delete, reset, skip and change
+    open_dead_letters  returns the open dead-letter topic; creates it if it does not exist, and raises ClusterError
     deduplicates       True if the messages of producers that users have named are stored once
     port               returns the bound port of the listener
     advertise          address (`host:port`) that clients are told to connect to; None: the one that they have used
@@ -50,6 +55,7 @@ class Services:
     numbering: Numbering
     max_message_bytes: Callable[[], int | None]
     may_manage: bool
+    open_dead_letters: OpenDeadLetters
     deduplicates: bool
     advertise: str | None
     port: Callable[[], int]

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.topics import Topic
 from mqbridge.errors import ClusterError, ConfigError, RefusalReason, RequestRefused
+from mqbridge.listener.keyed_locks import KeyedLocks
+from mqbridge.listener.limits import limited
 from mqbridge.net.backoff import Backoff
 
 log = logging.getLogger(__name__)
@@ -26,6 +28,8 @@ CREATE_TIMEOUT_S = 20.0
 """Maximum time until a topic that was created or grown is seen: some systems show it at all servers only after a while."""
 MAX_KNOWN_TOPICS = 10_000
 """Maximum number of topics whose description is kept; a listener that serves more asks the cluster more often."""
+MAX_CREATED_PARTITIONS = 1000
+"""Maximum number of partitions of a topic that a client creates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +100,9 @@ class ListenedTopics:
         self._cluster, self._template = cluster, template
         self._create_partitions, self._is_reserved = create_partitions, is_reserved
         self._known: dict[str, tuple[float, ListenedTopic]] = {}
-        """The last description of each topic, with its loop time, by the name in the cluster."""
-        self._asking: dict[str, asyncio.Lock] = {}
-        """A lock for each topic that somebody asks for: the cluster is asked once for all of them."""
+        """The last description of each topic, with the loop time at which it was asked for, by the name in the cluster."""
+        self._asking = KeyedLocks[str]()
+        """Held while the cluster is asked for a topic: once for all who want it."""
         self._one_partition: dict[str, bool] = {}
         """Whether a topic with one partition was created as a partitioned one, by the name in the cluster."""
 
@@ -147,17 +151,16 @@ class ListenedTopics:
             return None
         if not fresh and (known := self._recent(backing)) is not None:
             return known
-        lock = self._asking.setdefault(backing, asyncio.Lock())
-        asked_at = asyncio.get_running_loop().time()
-        try:
-            async with lock:
-                if (known := self._recent(backing, asked_at if fresh else None)) is not None:
-                    return known
-                topic = await self._cluster.describe(backing)
-                return None if topic is None else self._remember(name, topic)
-        finally:
-            if not lock.locked():
-                self._asking.pop(backing, None)
+        wanted_at = asyncio.get_running_loop().time() if fresh else None
+        async with limited(f"finding topic {name}"), self._asking.hold(backing):
+            if (known := self._recent(backing, wanted_at)) is not None:
+                return known
+            asked_at = asyncio.get_running_loop().time()
+            topic = await self._cluster.describe(backing)
+        if topic is None:
+            self._forget(backing)
+            return None
+        return self._remember(name, topic, asked_at)
 
     def _recent(self, backing: str, since: float | None = None) -> ListenedTopic | None:
         """Return a description that is newer than `since` (loop time; None: FRESH_S ago), if there is one."""
@@ -166,14 +169,14 @@ class ListenedTopics:
         at, topic = self._known[backing]
         return topic if at > (asyncio.get_running_loop().time() - FRESH_S if since is None else since) else None
 
-    def _remember(self, name: str, topic: Topic) -> ListenedTopic:
+    def _remember(self, name: str, topic: Topic, asked_at: float) -> ListenedTopic:
         partitions = {index: partition for partition, index in topic.index_by_partition.items()}
         backing = self.backing_name(name) or topic.name
         is_partitioned = len(partitions) != 1 or self._one_partition.get(backing, self._create_partitions != 1)
         listened = ListenedTopic(name, backing, partitions, is_partitioned)
         if len(self._known) >= MAX_KNOWN_TOPICS:
             self._known.clear()
-        self._known[backing] = asyncio.get_running_loop().time(), listened
+        self._known[backing] = asked_at, listened
         return listened
 
     def _forget(self, backing: str) -> None:
@@ -197,8 +200,14 @@ class ListenedTopics:
             raise RequestRefused(f"topic {name} cannot exist in this cluster: {problem}", RefusalReason.INVALID_NAME)
         if not self._cluster.capabilities.create_topics:
             raise RequestRefused("topics cannot be created in this cluster", RefusalReason.NOT_ALLOWED)
-        await self._cluster.create(backing, partitions)
+        if not 0 < partitions <= MAX_CREATED_PARTITIONS:
+            text = f"a topic with {partitions} partitions cannot be created: it may have 1 to {MAX_CREATED_PARTITIONS}"
+            raise RequestRefused(text, RefusalReason.NOT_ALLOWED)
+        async with limited(f"creating topic {name}"):
+            await self._cluster.create(backing, partitions)
         if partitions == 1:
+            if len(self._one_partition) >= MAX_KNOWN_TOPICS:
+                self._one_partition.clear()
             self._one_partition[backing] = is_partitioned
         self._forget(backing)
         log.info("topic %s has %d partitions: created for clients as %s", backing, partitions, name)
@@ -225,7 +234,8 @@ class ListenedTopics:
             raise RequestRefused(f"topic {name} does not exist", RefusalReason.TOPIC_MISSING)
         if not self._cluster.capabilities.delete_topics:
             raise RequestRefused("topics cannot be deleted in this cluster", RefusalReason.NOT_ALLOWED)
-        await self._cluster.delete(topic.backing)
+        async with limited(f"deleting topic {name}"):
+            await self._cluster.delete(topic.backing)
         self._forget(topic.backing)
         self._one_partition.pop(topic.backing, None)
         log.info("topic %s was deleted for clients, who know it as %s", topic.backing, name)

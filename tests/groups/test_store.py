@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import sqlite3
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from mqbridge.errors import ConfigError
+from mqbridge.errors import ClusterError, ConfigError
 from mqbridge.groups import store as store_module
 from mqbridge.groups.acknowledged import Acknowledged
 from mqbridge.groups.store import GroupKey, GroupStore
@@ -113,31 +115,80 @@ async def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
         GroupStore(path)
 
 
-async def test_a_state_that_changes_all_the_time_is_written_for_whoever_waits(
+async def test_a_state_that_changes_all_the_time_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits until a state is written waits for that state, not for a moment without changes."""
+    monkeypatch.setattr(store_module, "FLUSH_S", 0.02)
+    monkeypatch.setattr(store_module, "WRITE_TIMEOUT_S", 2.0)
+    store = GroupStore(tmp_path / "state.db")
+    count = 0
+
+    def change() -> None:
+        nonlocal count, timer
+        count += 1
+        store.record(key(0), lambda: Acknowledged((count,), (0,)))
+        timer = asyncio.get_running_loop().call_later(0.001, change)
+
+    timer = asyncio.get_running_loop().call_later(0, change)
+    try:
+        await until_written(tmp_path / "state.db", 1)
+        await store.written(key(0))
+    finally:
+        timer.cancel()
+    await store.close()
+
+
+async def test_slow_flushes_keep_nobody_waiting_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause in proportion to a slow flush would be longer than anybody waits."""
+    monkeypatch.setattr(store_module, "FLUSH_RATIO", 1_000_000)
+    monkeypatch.setattr(store_module, "MAX_PAUSE_S", 0.01, raising=False)
+    store = GroupStore(tmp_path / "state.db")
+    write = store._write
+
+    def write_slowly(states: Mapping[GroupKey, bytes | None]) -> None:
+        time.sleep(0.02)
+        write(states)
+
+    monkeypatch.setattr(store, "_write", write_slowly)
+
+    async def record(number: int) -> None:
+        for _ in range(5):
+            store.record(key(number), lambda: Acknowledged((1,), (0,)))
+            await store.written(key(number))
+            await asyncio.sleep(0.003 * number)
+
+    await asyncio.gather(*map(record, range(5)))
+    await store.close()
+
+
+async def test_a_store_that_is_closed_tells_those_who_wait_that_nothing_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "WRITE_TIMEOUT_S", 2.0)
-    path, marks = tmp_path / "state.db", [0]
+    monkeypatch.setattr(store_module, "BUSY_TIMEOUT_S", 0.01)
+    path = tmp_path / "state.db"
     store = GroupStore(path)
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        store.record(key(0), lambda: Acknowledged((1,), (0,)))
+        waiting = asyncio.ensure_future(store.written(key(0)))
+        await asyncio.sleep(0)
+        await store.close(asyncio.get_running_loop().time() + 0.1)
+        with pytest.raises(ClusterError, match="could not be written"):
+            await waiting
+        other.rollback()
 
-    async def change() -> None:
-        while True:
-            marks.append(len(marks))
-            store.record(key(0), lambda: Acknowledged((marks[-1],), (0,)))
-            await asyncio.sleep(0)
 
-    store.record(key(0), lambda: Acknowledged((marks[-1],), (0,)))
-    changing = asyncio.create_task(change())
-    try:
-        await asyncio.sleep(0.05)
-        present = marks[-1]
-        await store.written(key(0))
-        with contextlib.closing(sqlite3.connect(path)) as db:
-            ((state,),) = db.execute("SELECT state FROM acknowledged").fetchall()
-        assert Acknowledged.decode(state).mark >= (present,)
-    finally:
-        changing.cancel()
-        await store.close()
+async def test_the_states_of_a_topic_are_deleted_together(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    store = GroupStore(path)
+    for topic in ("t", "other"):
+        store.record(key(0, topic=topic), lambda: Acknowledged((1,), (0,)))
+    await store.written(key(0))
+    store.record(key(1), lambda: Acknowledged((1,), (0,)))
+    store.delete_topic("app", "log", "t")
+    await store.close()
+    again = GroupStore(path)
+    assert [again.load(each) is None for each in (key(0), key(1), key(0, topic="other"))] == [True, True, False]
+    await again.close()
 
 
 async def test_whoever_waits_for_a_state_waits_until_a_failed_flush_is_repeated(

@@ -1,7 +1,8 @@
-"""`mqbridge quickstart`: run the real gateway between two embedded logs, and prove that nothing was lost or changed.
+"""`mqbridge quickstart`: publish through a Pulsar listener, bridge the topic, and prove that nothing was lost or changed.
 
-It fills a topic, bridges it to a copy with the gateway, and reads the copy back to compare number, order and every field per
-partition. Some messages are too large for the target on purpose: they must arrive in the dead-letter topic.
+The official Python SDK, if it is installed, or our own client publishes to a listener on an embedded log. The gateway bridges the
+topic to a copy in another log, which is read back to compare number, order and every field per partition. Some messages are too
+large for the target on purpose: they must arrive in the dead-letter topic.
 """
 
 import shlex
@@ -40,7 +41,7 @@ def quickstart(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", "-J", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Bridge a stream between two embedded logs and prove that it arrived. Needs nothing but Python.
+    """Publish through a Pulsar listener, bridge the stream, and prove that it arrived. Needs nothing but Python.
 
     For example:
 
@@ -108,6 +109,8 @@ def _show(result: "DemoResult", config_file: Path | None) -> None:
     columns = ["partition", "sent", "copied", "checksum sent", "checksum copied", "result"]
     print_table(columns, rows, right=["sent", "copied"])
     console = stdout_console()
+    client = "the official Python SDK" if result.has_official_sdk else "our own client"
+    console.print(f"published to the Pulsar listener by {client}")
     for step in result.steps:
         console.print(f"{step.name:>8}: {step.messages:,} messages in {step.seconds:.2f} s, {step.rate:,.0f} per second")
     console.print(

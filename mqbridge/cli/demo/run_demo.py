@@ -1,4 +1,4 @@
-"""The work of `mqbridge quickstart`: fill a topic, bridge it to a copy with the real gateway, and compare the copy.
+"""The work of `mqbridge quickstart`: publish to a listener, bridge the topic to a copy with the real gateway, compare the copy.
 
 It uses the same gateway, clusters and configuration file as `mqbridge run`, through their public functions.
 """
@@ -6,19 +6,18 @@ It uses the same gateway, clusters and configuration file as `mqbridge run`, thr
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.topics import Bounds
 from mqbridge.cli.demo.messages import Checksum, ordinary_messages, too_large_message
-from mqbridge.cli.producing.sender import Sender
+from mqbridge.cli.demo.wire_sender import CHUNK_MESSAGES, has_official_sdk, publish
 from mqbridge.cli.reading.range_reader import Range, read
 from mqbridge.config.options.config import Config
-from mqbridge.errors import ConfigError, DeliveryError, RequestTimeout
+from mqbridge.errors import ConfigError, RequestTimeout
 from mqbridge.gateway.clusters import connected_clusters
 from mqbridge.gateway.run import Gateway
 from mqbridge.gateway.run_result import RunResult
@@ -28,8 +27,8 @@ from mqbridge.net.tasks import cancel, spawn
 SOURCE_TOPIC = "orders"
 COPY_TOPIC = "orders-copy"
 DEAD_LETTER_TOPIC = "orders-dead"
-FEED_CHUNK_MESSAGES = 1000
-"""Number of messages that are sent and reported together."""
+SERVE_TIMEOUT_S = 30.0
+"""Time for the start of the listener."""
 IDLE_S = 0.5
 """The gateway ends when no message has arrived for this time."""
 PROGRESS_INTERVAL_S = 0.1
@@ -43,10 +42,12 @@ ReportProgress = Callable[[str, int, int], None]
 """A callback that receives the name of a step, the number of messages done, and their total."""
 
 _CONFIGURATION = """\
-# Written by `mqbridge quickstart`: one topic, bridged between two embedded logs.
+# Written by `mqbridge quickstart`: Pulsar applications publish to a topic, which is bridged between two embedded logs.
 clusters:
   source: {{system: log, path: {source}}}
   target: {{system: log, path: {target}, max_message_bytes: {limit}}}
+listeners:
+  - {{name: quickstart, system: pulsar, listen: "127.0.0.1:0", cluster: source}}
 routes:
   - name: orders
     from: {{cluster: source, topic: orders, group: quickstart}}
@@ -94,6 +95,8 @@ class DemoResult:
 
     too_large: int
     """Messages that were sent although they are too large for the target."""
+    has_official_sdk: bool = False
+    """True if the official Python SDK has published the messages."""
     dead_letters: int = 0
     """Messages that the gateway wrote to the dead-letter topic and that were found there."""
     gateway_clean: bool = False
@@ -138,12 +141,12 @@ def _quoted(path: Path) -> str:
 async def bridge(config: Config, messages: int, partitions: int, report_progress: ReportProgress) -> DemoResult:
     """Fill the source topic, bridge it, and compare the copy.
 
-    Raises ConfigError or ClusterError if a step fails, DeliveryError if the source refuses messages, and RequestTimeout if the
+    Raises ConfigError or ClusterError if a step fails, DeliveryError if messages are not stored, and RequestTimeout if the
     copy cannot be read within VERIFY_TIMEOUT_S.
 
     `messages` messages fit into the target; one more in each partition is too large for it.
     """
-    result = DemoResult(too_large=partitions)
+    result = DemoResult(too_large=partitions, has_official_sdk=has_official_sdk())
     async with _record_step(result, "fed", messages + partitions):
         originals = await _fill(config, messages, partitions, report_progress)
     began = time.monotonic()
@@ -170,37 +173,55 @@ async def _record_step(result: DemoResult, name: str, messages: int) -> AsyncIte
 
 
 async def _fill(config: Config, messages: int, partitions: int, report_progress: ReportProgress) -> dict[str, Checksum]:
-    """Fill the source topic; return the checksum of each partition, without its too large message. Raises DeliveryError."""
-    checksums: dict[str, Checksum] = {}
-    total = messages + partitions
+    """Publish the messages to the source topic through the listener, as a Pulsar application does.
+
+    Returns the checksum of each partition, without its too large message. Raises DeliveryError, ClusterError.
+    """
     async with connected_clusters(config) as clusters:
-        source = clusters["source"]
-        await source.create(SOURCE_TOPIC, partitions)
+        await clusters["source"].create(SOURCE_TOPIC, partitions)
+    checksums: dict[str, Checksum] = {}
+    fed = 0
+
+    def report_sent(count: int) -> None:
+        nonlocal fed
+        fed += count
+        report_progress("feed", min(fed, messages + partitions), messages + partitions)
+
+    async with _serving(config) as url:
         for index in range(partitions):
-            sender = Sender(await source.outbound(OutboundSpec(SOURCE_TOPIC, stamp_origin=False)), index)
             count = messages // partitions + (index < messages % partitions)  # the first partitions get the remainder
             checksum = checksums[str(index)] = Checksum()
-            # Messages in the earlier partitions; each partition has one that is too large.
-            fed = sum(other.count for other in checksums.values()) + index
-            chunk: list[Message] = []
-            for message in ordinary_messages(index, count):
-                checksum.add(message)
-                chunk.append(message)
-                if len(chunk) == FEED_CHUNK_MESSAGES:
-                    await sender.send(chunk)
-                    chunk = []
-                    report_progress("feed", fed + checksum.count, total)
-                    await asyncio.sleep(0)  # `send` may return without waiting; let other tasks run
-            await sender.send([*chunk, too_large_message(index)])
-            await sender.finish()
-            await sender.close()
-            report_progress("feed", fed + checksum.count + 1, total)
-            if sender.refused:
-                raise DeliveryError(
-                    f"the source refused {sender.refused} messages for topic {SOURCE_TOPIC!r}, the first because: "
-                    f"{sender.refusal_reasons[0]}"
-                )
+            await publish(url, f"{SOURCE_TOPIC}-partition-{index}", _sent_messages(index, count, checksum), report_sent)
+            report_sent((count + 1) % CHUNK_MESSAGES)
     return checksums
+
+
+def _sent_messages(partition: int, count: int, checksum: Checksum) -> Iterator[Message]:
+    """Yield the messages of a partition, and add them to its checksum; the last one, which is too large, is not added."""
+    for message in ordinary_messages(partition, count):
+        checksum.add(message)
+        yield message
+    yield too_large_message(partition)
+
+
+@contextlib.asynccontextmanager
+async def _serving(config: Config) -> AsyncIterator[str]:
+    """Run a gateway with the listener, and without the route; yield the URL for clients. Raises ConfigError, ClusterError."""
+    gateway = Gateway(config.model_copy(update={"routes": ()}))
+    serving: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    gateway.on_serving = lambda listener: serving.set_result(f"pulsar://{listener.address}")
+    running = spawn(gateway.run(), "listener", log_errors=False)
+    try:
+        await asyncio.wait([serving, running], timeout=SERVE_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+        if not serving.done():
+            raise RequestTimeout(f"the listener does not serve clients after {SERVE_TIMEOUT_S:g} s")
+        yield serving.result()
+    finally:
+        gateway.stop()
+        await asyncio.wait([running])
+    running.result()
 
 
 async def _run_gateway(config: Config, total: int, report_progress: ReportProgress) -> RunResult:

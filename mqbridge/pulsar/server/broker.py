@@ -3,14 +3,17 @@
 import asyncio
 import itertools
 import logging
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import NamedTuple
 
+from mqbridge.adapter.formats import MAX_UNIT_MESSAGES
 from mqbridge.adapter.inbound import Sharing, Start
-from mqbridge.errors import LaneRevoked, MqbridgeError, RefusalReason, RequestRefused
+from mqbridge.errors import LaneRevoked, RefusalReason, RequestRefused
 from mqbridge.listener.groups import GroupStart
 from mqbridge.listener.publishers import sender_partition
 from mqbridge.listener.server import ServerCounts, Services
@@ -22,17 +25,17 @@ from mqbridge.pulsar.server.last_message import LastMessage, find_last
 from mqbridge.pulsar.server.message_ids import MessageIds
 from mqbridge.pulsar.server.producer import ServedProducer, ServedProducerState
 from mqbridge.pulsar.server.producers import PartitionProducers, ProducerFenced
-from mqbridge.pulsar.server.refusals import CodedRefusal
+from mqbridge.pulsar.server.refusals import CodedRefusal, text_of
 from mqbridge.pulsar.server.schemas import NO_VERSION, Schemas
 from mqbridge.pulsar.server.subscription import ServedSubscription, SubscriptionState, Types
-from mqbridge.pulsar.server.topic_names import OpenPartition, find_partition, parse_requested
+from mqbridge.pulsar.server.topic_names import MAX_NAME_CHARS, OpenPartition, find_partition, parse_requested
 from mqbridge.pulsar.wire import codes, ids
 from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE, FRAME_PADDING
 from mqbridge.pulsar.wire.names import parse_topic
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.schemas import RegisteredSchema, Schema
 from mqbridge.pulsar.wire.topic_lists import topics_hash
-from mqbridge.wire.bounded_pattern import BoundedPattern
+from mqbridge.wire.bounded_pattern import Ambiguous, BoundedPattern
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +45,16 @@ MAX_SUBSCRIPTIONS = 20_000
 """Maximum number of subscriptions, counted by partition; each holds up to one batch of messages."""
 CLOSED_TOPIC_S = 1.0
 """How long a topic that was closed refuses clients: one that came back at once would disturb its deletion."""
-MAX_NAME_CHARS = 1000
-"""Maximum length of the names of subscriptions, consumers and producers."""
+REQUEST_TIMEOUT_S = 120.0
+"""Maximum time for a request; clients wait 30 s and ask again. A group of many partitions may take long to join."""
+MAX_PATTERN_CHARS = 1000
+"""Maximum length of a pattern that is applied here."""
+MAX_RANGES = 1000
+"""Maximum number of hash ranges of a consumer."""
+MAX_ACK_SET_WORDS = -(-MAX_UNIT_MESSAGES // 64)
+"""Maximum number of words of a bit set that are looked at: no entry has more messages."""
+MAX_TIME_MS = (1 << 63) - 1
+"""Times are stored as signed numbers."""
 SHARING = {
     Types.Exclusive: Sharing.FAILOVER,
     Types.Failover: Sharing.FAILOVER,
@@ -59,9 +70,9 @@ PartitionKey = tuple[str, int]
 def compile_pattern(pattern: str) -> BoundedPattern | None:
     """Return the pattern of a client, for names without their scheme; None if it is not understood: clients filter themselves."""
     try:
-        return BoundedPattern(pattern.removeprefix("persistent://"))
-    except (ValueError, MqbridgeError) as error:
-        log.info("the pattern of a client is not understood, so it gets all topics: %s", error)
+        return BoundedPattern(pattern.removeprefix("persistent://")) if len(pattern) <= MAX_PATTERN_CHARS else None
+    except (re.error, RecursionError, OverflowError, Ambiguous) as error:
+        log.info("the pattern of a client is not understood, so it gets all topics: %s", text_of(error))
         return None
 
 
@@ -74,19 +85,21 @@ def check_wanted(producer: ServedProducer) -> None:
 def start_of(request: pb.CommandSubscribe) -> GroupStart:
     """Return where a new subscription begins."""
     if request.start_message_rollback_duration_sec:
-        return round((time.time() - request.start_message_rollback_duration_sec) * 1000)
+        return min(max(0, round((time.time() - request.start_message_rollback_duration_sec) * 1000)), MAX_TIME_MS)
     return Start.EARLIEST if request.initialPosition == pb.CommandSubscribe.Earliest else Start.LATEST
 
 
 def check_ranges(subscription: ServedSubscription, consumer: ServedConsumer) -> None:
     """Raise CodedRefusal if the hash ranges of a new consumer are invalid, or overlap those of another one."""
-    taken = [each for other in subscription.consumers for each in other.ranges]
+    if len(consumer.ranges) > MAX_RANGES:
+        raise CodedRefusal(f"a consumer has at most {MAX_RANGES} hash ranges", codes.CONSUMER_ASSIGN)
     for first, last in consumer.ranges:
         if not 0 <= first <= last < SLOTS:
             raise CodedRefusal(f"the hash range {first} to {last} is not within 0 to {SLOTS - 1}", codes.CONSUMER_ASSIGN)
-        if any(first <= end and begin <= last for begin, end in taken):
+    ranges = sorted(each for other in (consumer, *subscription.consumers) for each in other.ranges)
+    for (_, end), (first, last) in pairwise(ranges):
+        if first <= end:
             raise CodedRefusal(f"the hash range {first} to {last} overlaps that of another consumer", codes.CONSUMER_ASSIGN)
-        taken.append((first, last))
 
 
 class NamespaceTopics(NamedTuple):
@@ -206,7 +219,7 @@ class Broker:
         producer.access_mode = request.producer_access_mode
         if request.HasField("topic_epoch"):
             producer.topic_epoch = request.topic_epoch
-        producer.on_failed = lambda: connection.drop_producer(producer.id)
+        producer.on_failed = lambda: connection.drop_producer(producer)
         return producer
 
     async def open_producer(self, producer: ServedProducer, request: pb.CommandProducer, on_waiting: Callable[[], None]) -> bytes:
@@ -215,10 +228,14 @@ class Broker:
         Afterwards it is open, unless its client has closed it. Raises RequestRefused, ClusterError.
         """
         self.check_serves(request.topic)
-        partition = await find_partition(self.services.topics, request.topic, create=True)
+        if max(len(request.producer_name), len(request.initial_subscription_name)) > MAX_NAME_CHARS:
+            raise RequestRefused("the name of the producer or of its subscription is too long", RefusalReason.NOT_ALLOWED)
         version = NO_VERSION
-        if request.HasField("schema"):
-            version = await self.schemas.register(partition.topic.name, Schema.from_wire(request.schema))
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            partition = await find_partition(self.services.topics, request.topic, create=True)
+            if request.HasField("schema"):
+                version = await self.schemas.register(partition.topic.name, Schema.from_wire(request.schema))
+        check_wanted(producer)
         key = partition.topic.backing, partition.index
         producers = self.producers.setdefault(key, PartitionProducers())
         self._owned[producer] = key, producers
@@ -228,31 +245,34 @@ class Broker:
                 on_waiting()
                 await producers.wait(producer)
             check_wanted(producer)
-            sender = producer.name if producer.is_named and self.services.deduplicates else None
-            publisher = await self.services.publishers.open(partition.topic, partition.index, sender)
-            if request.initial_subscription_name:
-                group = request.initial_subscription_name[:MAX_NAME_CHARS]
-                await self.services.groups.create(partition.topic, group, Start.EARLIEST)
-            try:
-                check_wanted(producer)
-            except RequestRefused:
-                self.services.publishers.abandon(publisher)
-                raise
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                await self._open_publisher(producer, partition, request.initial_subscription_name)
         except ProducerFenced as error:
             self._disown(producer)
             raise CodedRefusal(str(error), codes.PRODUCER_FENCED) from error
         except BaseException:
             self._disown(producer)
             raise
+        return version
+
+    async def _open_publisher(self, producer: ServedProducer, partition: OpenPartition, initial_subscription: str) -> None:
+        sender = producer.name if producer.is_named and self.services.deduplicates else None
+        if initial_subscription:
+            await self.services.groups.create(partition.topic, initial_subscription, Start.EARLIEST)
+        publisher = await self.services.publishers.open(partition.topic, partition.index, sender)
+        try:
+            check_wanted(producer)
+        except RequestRefused:
+            self.services.publishers.abandon(publisher)
+            raise
         index = self.services.publishers.outbound_index(publisher, partition.index)
         producer.opened(publisher, index, None if sender is None else sender_partition(partition.topic, sender))
-        return version
 
     async def _is_alive(self, producer: ServedProducer) -> bool:
         return await producer.link.is_alive()
 
     def _send_away_producer(self, producer: ServedProducer) -> None:
-        producer.link.drop_producer(producer.id)
+        producer.link.drop_producer(producer)
 
     def _disown(self, producer: ServedProducer) -> None:
         """Forget a producer."""
@@ -283,7 +303,7 @@ class Broker:
     # --- consumers --------------------------------------------------------------------------------------------------------
 
     def make_consumer(self, connection: ClientLink, request: pb.CommandSubscribe) -> ServedConsumer:
-        """Make a consumer that is not open yet."""
+        """Make a consumer that is not open yet. Raises RequestRefused for an invalid name."""
         is_in_order = request.subType in (Types.Exclusive, Types.Failover)
         ranges: tuple[tuple[int, int], ...] = ()
         if request.subType == Types.Key_Shared and request.keySharedMeta.keySharedMode == pb.KeySharedMode.STICKY:
@@ -293,7 +313,7 @@ class Broker:
             request.consumer_id,
             request.consumer_name[:MAX_NAME_CHARS],
             self.message_ids,
-            partition=parse_topic(request.topic).partition_index if "/" in request.topic else -1,
+            partition=parse_requested(request.topic).partition,
             priority=request.priority_level,
             epoch=request.consumer_epoch if is_in_order and request.HasField("consumer_epoch") else None,
             ranges=ranges,
@@ -311,12 +331,13 @@ class Broker:
         if not request.durable:
             return await self._open_reader(partition, consumer, request)
         key = (partition.topic.backing, partition.index), request.subscription
+        if request.subType == Types.Exclusive and (subscription := self.subscriptions.get(key)) is not None:
+            await self._make_room(subscription, consumer.link)
         async with self._locked(key):
             subscription = self.subscriptions.get(key)
             if subscription is None:
                 subscription = await self._open_subscription(partition, request)
             try:
-                await self._make_room(subscription, request.subType)
                 check_ranges(subscription, consumer)
                 if consumer.state is ServedConsumerState.CLOSED:
                     raise RequestRefused("the consumer was closed while it was opened", RefusalReason.NOT_READY)
@@ -338,31 +359,46 @@ class Broker:
             if not users:
                 self._locks.pop(key, None)
 
-    async def _open_subscription(self, partition: OpenPartition, request: pb.CommandSubscribe) -> ServedSubscription:
+    def _check_count(self) -> None:
         if len(self.subscriptions) + len(self.readers) >= MAX_SUBSCRIPTIONS:
             raise RequestRefused(f"the listener serves {MAX_SUBSCRIPTIONS} subscriptions already", RefusalReason.NOT_ALLOWED)
+
+    async def _open_subscription(self, partition: OpenPartition, request: pb.CommandSubscribe) -> ServedSubscription:
+        self._check_count()
         feed = await self.services.groups.open(
             partition.topic, partition.index, request.subscription, start_of(request), SHARING[request.subType]
         )
         subscription = ServedSubscription(
-            request.subscription, partition.topic.name, partition.shown_index, feed, self.message_ids, is_durable=True
+            request.subscription,
+            partition.topic.name,
+            partition.shown_index,
+            feed,
+            self.message_ids,
+            is_durable=True,
+            open_dead_letters=self.services.open_dead_letters,
         )
         subscription.on_empty = lambda: self.end_if_unused(subscription)
         self.subscriptions[(partition.topic.backing, partition.index), request.subscription] = subscription
         self._partition_of[subscription] = partition
         return subscription
 
-    async def _make_room(self, subscription: ServedSubscription, subscription_type: int) -> None:
-        """Find out if the consumer of an exclusive subscription is still there; one whose client is gone makes room."""
-        if subscription_type == Types.Exclusive == subscription.type and subscription.consumers:
-            await subscription.consumers[0].link.is_alive()
+    async def _make_room(self, subscription: ServedSubscription, asking: ClientLink) -> None:
+        """Find out if the consumer of an exclusive subscription is still there; one whose client is gone makes room.
+
+        The caller does not hold the lock of the subscription, and others may change it meanwhile.
+        """
+        if subscription.type == Types.Exclusive and subscription.consumers:
+            consumer = subscription.consumers[0]
+            if consumer.link is not asking and not await consumer.link.is_alive():
+                self.remove_consumer(consumer, subscription)
 
     async def _open_reader(
         self, partition: OpenPartition, consumer: ServedConsumer, request: pb.CommandSubscribe
     ) -> ServedSubscription:
+        self._check_count()
         start: GroupStart | Position = start_of(request)
         if request.HasField("start_message_id"):
-            start = self._start_at(request.start_message_id)
+            start = await self._position_at(partition, request.start_message_id)
         feed = await self.services.partitions.open_reader(partition.topic, partition.index, start, request.subscription)
         subscription = ServedSubscription(
             request.subscription, partition.topic.name, partition.shown_index, feed, self.message_ids, is_durable=False
@@ -377,11 +413,13 @@ class Broker:
         return subscription
 
     def _start_at(self, message_id: pb.MessageIdData) -> GroupStart | Position:
-        """Return where a message id is: at an entry, or at an end of the partition."""
+        """Return where a message id is: at an entry or a message of its batch, or at an end of the partition."""
         entry = ids.entry_id(message_id)
         if entry[0] < 0:
             return Start.EARLIEST
-        position = self.message_ids.position_of(entry)
+        first = ids.from_words(message_id.ack_set[:MAX_ACK_SET_WORDS])
+        skipped = (first & -first).bit_length() - 1 if first else 0
+        position = self.message_ids.position_of(entry, skipped)
         return Start.LATEST if position is None else position
 
     def remove_consumer(self, consumer: ServedConsumer, subscription: ServedSubscription | None) -> None:
@@ -458,18 +496,19 @@ class Broker:
     async def _seek_target(self, partition: OpenPartition, request: pb.CommandSeek) -> Position:
         partitions = self.services.partitions
         if request.HasField("message_publish_time"):
-            return await partitions.position_at(partition.topic, partition.index, request.message_publish_time)
+            time_ms = min(request.message_publish_time, MAX_TIME_MS)
+            return await partitions.position_at(partition.topic, partition.index, time_ms)
         if not request.HasField("message_id"):
             raise CodedRefusal("SEEK names neither a message nor a time", codes.METADATA)
-        start = self._start_at(request.message_id)
+        return await self._position_at(partition, request.message_id)
+
+    async def _position_at(self, partition: OpenPartition, message_id: pb.MessageIdData) -> Position:
+        """Return the position of a message, or of the end of the partition that is nearest to it."""
+        partitions = self.services.partitions
+        start = self._start_at(message_id)
         if isinstance(start, Start):
             return await partitions.position_of(partition.topic, partition.index, start)
         assert isinstance(start, tuple)  # noqa: S101 - an id is never a time
-        if request.message_id.ack_set:
-            first = ids.from_words(request.message_id.ack_set)
-            skipped = (first & -first).bit_length() - 1 if first else 0
-            number = self.services.numbering.number(start) + skipped
-            start = self.services.numbering.position(number)
         bounds = await partitions.bounds(partition.topic, partition.index)
         if not bounds.is_known:
             return start
@@ -499,7 +538,7 @@ class Broker:
         self._closed_until[backing] = now + CLOSED_TOPIC_S
         for producer, ((topic, _), _) in list(self._owned.items()):
             if topic == backing:
-                producer.link.drop_producer(producer.id)
+                producer.link.drop_producer(producer)
         for subscription in list(self.all_subscriptions()):
             if subscription.feed.key.topic == backing:
                 subscription.send_away()

@@ -18,10 +18,10 @@ from enum import Enum
 from typing import Any
 
 from mqbridge import __version__
-from mqbridge.errors import PeerSilent
+from mqbridge.errors import PeerSilent, ProtocolError, RequestRefused
 from mqbridge.net.listen import ServedEndpoint
 from mqbridge.net.tasks import spawn
-from mqbridge.pulsar.server.broker import Broker
+from mqbridge.pulsar.server.broker import REQUEST_TIMEOUT_S, Broker
 from mqbridge.pulsar.server.consumer import ServedConsumer, ServedConsumerState
 from mqbridge.pulsar.server.producer import ServedProducer, ServedProducerState
 from mqbridge.pulsar.server.refusals import CodedRefusal, code_of, text_of
@@ -44,8 +44,6 @@ MAX_PENDING_REQUESTS = 1000
 """Maximum number of requests of a connection that are served at the same time; then nothing more is read from it."""
 MAX_HANDLERS = 10_000
 """Maximum number of producers, and of consumers, of a connection."""
-REQUEST_TIMEOUT_S = 120.0
-"""Maximum time for a request; clients wait 30 s and ask again. A group of many partitions may take long to join."""
 PROBE_CHECK_S = 0.05
 """Pause between two checks whether a client has answered."""
 MAX_TEXT_CHARS = 200
@@ -102,6 +100,10 @@ class ServedConnection:
         self._pinged_at: float | None = None
         """Loop time of a PING that nothing was received after yet."""
         self._is_waiting_to_write = False
+        self._delivered_bytes = 0
+        """Bytes that the client had read at the last tick."""
+        self._probe: asyncio.Task[bool] | None = None
+        """The task that finds out if the client answers, while there is one."""
         self._handlers: dict[int, Callable[[BaseCommand], None]] = self._make_handlers()
 
     # --- the session ----------------------------------------------------------------------------------------------------
@@ -117,10 +119,16 @@ class ServedConnection:
             if self.state is ConnectionState.CLOSED:
                 return
             frame = parse_frame(data)
-            if frame.type == BaseCommand.SEND and self.state is ConnectionState.READY:
-                self._on_send(frame)
-            else:
-                self._on_command(frame)
+            try:
+                if frame.type == BaseCommand.SEND and self.state is ConnectionState.READY:
+                    self._on_send(frame)
+                else:
+                    self._on_command(frame)
+            except ProtocolError:
+                raise
+            except Exception:  # a bug: what was answered is not known, so the client begins anew
+                log.exception("command %d of %s failed unexpectedly", frame.type, self.peer)
+                self.fail(codes.UNKNOWN, "the command failed unexpectedly")
         self._limit_reading()
 
     def on_lost(self, error: Exception) -> None:
@@ -130,18 +138,26 @@ class ServedConnection:
             self._keep_alive.cancel()
         self._on_change(self, False)
         log.debug("client %s is gone: %s", self.peer, error)
-        for producer in list(self.producers.values()):
-            self._broker.drop_producer(producer)
+        producers, consumers = list(self.producers.values()), list(self.consumers.values())
         self.producers.clear()
-        for consumer, subscription in list(self.consumers.values()):
-            self._broker.remove_consumer(consumer, subscription)
         self.consumers.clear()
+        for producer in producers:
+            self._settle(self._broker.drop_producer, producer)
+        for consumer, subscription in consumers:
+            self._settle(self._broker.remove_consumer, consumer, subscription)
+
+    def _settle(self, end: Callable[..., None], *arguments: object) -> None:
+        """End a producer or a consumer; an error does not keep the others."""
+        try:
+            end(*arguments)
+        except Exception:
+            log.exception("a producer or a consumer of %s did not end as it should", self.peer)
 
     def fail(self, code: int, problem: str) -> None:
         """Close the connection because of an error of the client, which is told."""
         self.send(server_commands.error(ids.NO_REQUEST, code, problem))
         self.state = ConnectionState.CLOSED
-        log.info("closing the connection of %s: %s", self.peer, problem)
+        log.info("closing the connection of %s: %s", self.peer, problem[:MAX_TEXT_CHARS])
         spawn(self._endpoint.close(), f"close of {self.peer}")
 
     async def close(self) -> None:
@@ -153,9 +169,12 @@ class ServedConnection:
     @property
     def is_writable(self) -> bool:
         """False while the client does not read what was sent; the consumers are served again when it does."""
-        if self._endpoint.alive and self._endpoint.is_writable:
+        endpoint = self._endpoint
+        if not endpoint.alive:
+            return False
+        if endpoint.is_writable:
             return True
-        if self._endpoint.alive and not self._is_waiting_to_write:
+        if not self._is_waiting_to_write:
             self._is_waiting_to_write = True
             spawn(self._wait_writable(), f"writing to {self.peer}")
         return False
@@ -165,6 +184,7 @@ class ServedConnection:
             await self._endpoint.wait_for_room()  # until the connection ends, at the latest: keep-alive sees to that
         finally:
             self._is_waiting_to_write = False
+        self._endpoint.resume_reading("unread")
         for _, subscription in list(self.consumers.values()):
             if subscription is not None:
                 subscription.dispatch()
@@ -184,33 +204,44 @@ class ServedConnection:
         self._keep_alive = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._tick)
 
     def _tick(self) -> None:
-        """Ask a client that has sent nothing whether it lives, and close the connection of one that has not answered."""
-        if self.state is ConnectionState.CLOSED:
-            return
-        if self._pinged_at is not None and self._endpoint.received_at < self._pinged_at and not self._endpoint.is_reading_paused:
-            self._endpoint.abort(PeerSilent(f"{self.peer} has not answered PING within {KEEP_ALIVE_S:g} s"))
-            return
-        self._ping()
-        self._start_keep_alive()
+        """Ask a client that has sent nothing whether it lives, and close the connection of one that has not answered.
 
-    def _ping(self) -> None:
+        A client that we do not read because it reads nothing itself has to read something from tick to tick.
+        """
+        endpoint = self._endpoint
+        if self.state is ConnectionState.CLOSED or not endpoint.alive:
+            return
+        if self._pinged_at is not None and endpoint.received_at < self._pinged_at and not endpoint.is_reading_paused:
+            endpoint.abort(PeerSilent(f"{self.peer} has not answered PING within {KEEP_ALIVE_S:g} s"))
+            return
+        delivered, before = endpoint.delivered_bytes, self._delivered_bytes
+        if not endpoint.is_writable and delivered == before:
+            endpoint.abort(PeerSilent(f"{self.peer} has read nothing within {KEEP_ALIVE_S:g} s"))
+            return
+        self._delivered_bytes = delivered
         self._pinged_at = asyncio.get_running_loop().time()
         self.send(PING)
+        self._start_keep_alive()
 
     async def is_alive(self) -> bool:
-        """Find out if the client still answers; if not, close its connection."""
+        """Find out if the client still answers; if not, close its connection. All who ask at the same time get one answer."""
         if not self._endpoint.alive:
             return False
-        self._ping()
-        asked_at = self._pinged_at or 0.0
-        deadline = asked_at + PROBE_S
-        loop = asyncio.get_running_loop()
-        while self._endpoint.alive and self._endpoint.received_at <= asked_at and loop.time() < deadline:  # noqa: ASYNC110 - any frame counts
+        if self._probe is None or self._probe.done():
+            self._probe = spawn(self._answers(), f"probe of {self.peer}")
+        return await asyncio.shield(self._probe)
+
+    async def _answers(self) -> bool:
+        endpoint, loop = self._endpoint, asyncio.get_running_loop()
+        asked_at = loop.time()
+        self.send(PING)
+        while endpoint.alive and endpoint.received_at <= asked_at and loop.time() < asked_at + PROBE_S:
+            if endpoint.is_reading_paused:  # by us: it cannot answer
+                return True
             await asyncio.sleep(PROBE_CHECK_S)
-        if self._endpoint.alive and self._endpoint.received_at <= asked_at:
-            self._endpoint.abort(PeerSilent(f"{self.peer} has not answered PING within {PROBE_S:g} s, and its place is wanted"))
-            return False
-        return self._endpoint.alive
+        if endpoint.alive and endpoint.received_at <= asked_at:
+            endpoint.abort(PeerSilent(f"{self.peer} has not answered PING within {PROBE_S:g} s, and its place is wanted"))
+        return endpoint.alive
 
     # --- reading ----------------------------------------------------------------------------------------------------------
 
@@ -225,6 +256,8 @@ class ServedConnection:
             self._endpoint.pause_reading("sends")
         if self._requests >= MAX_PENDING_REQUESTS:
             self._endpoint.pause_reading("requests")
+        if self._endpoint.alive and not self.is_writable:  # what it sends is answered, and the answers would wait here
+            self._endpoint.pause_reading("unread")
 
     def _on_room(self) -> None:
         self._endpoint.resume_reading("bytes in flight")
@@ -317,13 +350,17 @@ class ServedConnection:
                 log.exception("a request of %s failed unexpectedly", self.peer)
                 code = codes.UNKNOWN
             else:
-                log.info("a request of %s was refused: %s", self.peer, error)
+                log.info("a request of %s was refused: %s", self.peer, text_of(error))
             self._broker.refused_requests += 1
             self.reply(encode_error(request_id, code, text_of(error)))
         finally:
-            self._requests -= 1
-            if self._requests < MAX_PENDING_REQUESTS // 2:
-                self._endpoint.resume_reading("requests")
+            self._end_request()
+
+    def _end_request(self) -> None:
+        """Count one request less that is being served."""
+        self._requests -= 1
+        if self._requests < max(1, MAX_PENDING_REQUESTS // 2):
+            self._endpoint.resume_reading("requests")
 
     # --- topics and schemas ---------------------------------------------------------------------------------------------
 
@@ -413,11 +450,7 @@ class ServedConnection:
 
         async def serve() -> None:
             try:
-                opened = await self._broker.open_producer(
-                    producer,
-                    request,
-                    lambda: self.reply(self._producer_success(request.request_id, producer, b"", is_ready=False)),
-                )
+                opened = await self._broker.open_producer(producer, request, on_waiting)
             except BaseException:
                 self._forget_producer(producer)
                 raise
@@ -425,13 +458,18 @@ class ServedConnection:
                 producer.schema_version = opened
                 self.reply(self._producer_success(request.request_id, producer, opened, is_ready=True))
 
-        self._serve_without_timeout(serve(), request.request_id)
+        def on_waiting() -> None:
+            """Answer that it waits; then it does not count as a request: it may wait without a limit."""
+            self.reply(self._producer_success(request.request_id, producer, b"", is_ready=False))
+            counted.clear()
+            self._end_request()
 
-    def _serve_without_timeout(self, request: Coroutine[Any, Any, None], request_id: int) -> None:
-        """Serve the opening of a producer, which may wait for others without a limit; it limits its own steps."""
-        spawn(self._served_producer(request, request_id), f"producer of {self.peer}")
+        counted = [True]
+        self._requests += 1
+        spawn(self._served_producer(serve(), request.request_id, counted), f"producer of {self.peer}")
 
-    async def _served_producer(self, request: Coroutine[Any, Any, None], request_id: int) -> None:
+    async def _served_producer(self, request: Coroutine[Any, Any, None], request_id: int, counted: list[bool]) -> None:
+        """Serve the opening of a producer, which limits its own steps; it counts as a request while `counted` is not empty."""
         try:
             await request
         except Exception as error:  # the client gets every error; a bug is logged, too
@@ -440,9 +478,12 @@ class ServedConnection:
                 log.exception("a producer of %s could not be opened", self.peer)
                 code = codes.UNKNOWN
             else:
-                log.info("a producer of %s was refused: %s", self.peer, error)
+                log.info("a producer of %s was refused: %s", self.peer, text_of(error))
             self._broker.refused_requests += 1
             self.reply(server_commands.error(request_id, code, text_of(error)))
+        finally:
+            if counted:
+                self._end_request()
 
     def _producer_success(self, request_id: int, producer: ServedProducer, schema_version: bytes, *, is_ready: bool) -> bytes:
         last = -1 if producer.publisher is None or producer.publisher.last_sequence is None else producer.publisher.last_sequence
@@ -460,25 +501,23 @@ class ServedConnection:
 
     def _on_close_producer(self, command: BaseCommand) -> None:
         request = command.close_producer
-        producer = self.producers.get(request.producer_id)
+        producer = self.producers.pop(request.producer_id, None)
 
         async def serve() -> None:
             if producer is not None:
-                self._forget_producer(producer)
                 await self._broker.close_producer(producer)
             self.reply(server_commands.success(request.request_id))
 
         self._serve(serve(), request.request_id)
 
-    def drop_producer(self, producer_id: int) -> None:
+    def drop_producer(self, producer: ServedProducer) -> None:
         """Close a producer, whose client opens it again: sends that are on their way are ignored."""
-        producer = self.producers.pop(producer_id, None)
-        if producer is None:
-            return
-        self._closed_producers[producer_id] = None
-        if len(self._closed_producers) > CLOSED_MEMORY:
-            del self._closed_producers[next(iter(self._closed_producers))]
-        producer.send_away()
+        if self.producers.get(producer.id) is producer:
+            del self.producers[producer.id]
+            self._closed_producers[producer.id] = None
+            if len(self._closed_producers) > CLOSED_MEMORY:
+                del self._closed_producers[next(iter(self._closed_producers))]
+            producer.send_away()
         self._broker.drop_producer(producer)
 
     def _forget_producer(self, producer: ServedProducer) -> None:
@@ -497,10 +536,17 @@ class ServedConnection:
             if consumer.state is ServedConsumerState.OPENING:
                 self.reply(server_commands.error(request.request_id, codes.SERVICE_NOT_READY, "the consumer is being opened"))
                 return
+            self._broker.remove_consumer(*self.consumers.pop(request.consumer_id))  # it was sent away
         if len(self.consumers) >= MAX_HANDLERS:
             self.reply(server_commands.error(request.request_id, codes.NOT_ALLOWED, "the connection has too many consumers"))
             return
-        consumer = self._broker.make_consumer(self, request)
+        try:
+            consumer = self._broker.make_consumer(self, request)
+        except RequestRefused as error:
+            self._broker.refused_requests += 1
+            code = code_of(error, codes.CONSUMER_BUSY) or codes.UNKNOWN
+            self.reply(server_commands.error(request.request_id, code, text_of(error)))
+            return
         self.consumers[request.consumer_id] = consumer, None
 
         async def serve() -> None:

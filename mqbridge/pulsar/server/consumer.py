@@ -9,16 +9,22 @@ close             OPENING, OPEN -> CLOSED
 (connection lost) OPENING, OPEN -> CLOSED
 """
 
+import logging
 import time
 from collections.abc import Iterable
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mqbridge.listener.delivered import Delivered
 from mqbridge.listener.delivered import State as UnitState
 from mqbridge.pulsar.server.entries import Chunk, chunk_of, entry_of, permits_of
 from mqbridge.pulsar.server.message_ids import MessageIds
 from mqbridge.pulsar.wire import ids, server_commands
+
+log = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from mqbridge.pulsar.server.producer import ServedProducer
 
 MAX_CHUNKED = 100
 """Maximum number of incomplete chunked messages that are remembered; by default, clients keep 10."""
@@ -54,7 +60,7 @@ class ClientLink(Protocol):
     def on_answered(self) -> None:
         """Take note that fewer sends are waiting for their answers."""
 
-    def drop_producer(self, producer_id: int) -> None:
+    def drop_producer(self, producer: "ServedProducer") -> None:
         """Close a producer, whose client opens it again."""
 
     async def is_alive(self) -> bool:
@@ -98,11 +104,20 @@ class ServedConsumer:
         """Add permits."""
         self.permits = min(MAX_PERMITS, self.permits + permits)
 
-    def deliver(self, units: Iterable[Delivered], *, counts_deliveries: bool) -> None:
-        """Send units, in one write; `counts_deliveries` tells the client how often each was delivered before."""
+    def deliver(self, units: Iterable[Delivered], *, counts_deliveries: bool) -> list[tuple[Delivered, str]]:
+        """Send units, in one write; `counts_deliveries` tells the client how often each was delivered before.
+
+        Returns those that cannot become entries, with the reasons: they are not sent, and the consumer does not have them.
+        """
         pieces: list[bytes] = []
+        failed: list[tuple[Delivered, str]] = []
         for each in units:
-            entry = entry_of(each)
+            try:
+                entry = entry_of(each)
+            except Exception as error:  # of whatever kind: one message must not keep the others
+                log.exception("message %d cannot become an entry", each.number)
+                failed.append((each, f"it cannot become an entry: {error!r}"))
+                continue
             full = ids.full_mask(each.count)
             ack_set = ids.to_words(each.remaining) if each.remaining != full else ()
             count = each.deliveries if counts_deliveries else 0
@@ -121,6 +136,7 @@ class ServedConsumer:
             self.out[each.number] = each
         if pieces:
             self.link.send(*pieces)
+        return failed
 
     def _note_chunk(self, chunk: Chunk) -> None:
         if chunk.is_last:

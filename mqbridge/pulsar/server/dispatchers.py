@@ -15,6 +15,7 @@ from mqbridge.listener.delivered import State as UnitState
 from mqbridge.listener.feed import Feed
 from mqbridge.pulsar.server.consumer import ServedConsumer
 from mqbridge.pulsar.server.entries import delay_of, sticky_key_of
+from mqbridge.pulsar.server.quarantine import Quarantine
 from mqbridge.pulsar.wire.hashing import murmur3_32
 
 WRITE_BYTES = 1 << 20
@@ -25,6 +26,8 @@ SLOTS = 1 << 16
 """Number of hash slots of keys."""
 POINTS = 100
 """Number of points of each consumer on the ring of slots."""
+MAX_NAME_IN_POINT = 100
+"""Maximum length of the part of a consumer's name by which its points are computed."""
 MAX_WAITING_UNITS = 2000
 """Maximum number of units that a Key_Shared subscription has taken and cannot give to the consumer of their key yet."""
 MAX_HELD_DELAY_S = 24 * 3600.0
@@ -35,6 +38,8 @@ class Dispatcher(Protocol):
     """See the module. `consumers` are the open ones, in the order in which they were added."""
 
     consumers: Sequence[ServedConsumer]
+    newest: int
+    """Highest number of a unit that was delivered; -1 before the first. Shared subscriptions do not need it."""
 
     def set_consumers(self, consumers: Sequence[ServedConsumer]) -> None:
         """Deliver to these consumers from now on."""
@@ -58,11 +63,14 @@ class Dispatcher(Protocol):
 class OneConsumerDispatcher:
     """Exclusive and Failover: one consumer gets everything, in order."""
 
-    def __init__(self, feed: Feed, choose: Callable[[Sequence[ServedConsumer]], ServedConsumer | None]) -> None:
+    def __init__(
+        self, feed: Feed, quarantine: Quarantine, choose: Callable[[Sequence[ServedConsumer]], ServedConsumer | None]
+    ) -> None:
         """`choose` returns the consumer that gets everything."""
         self.consumers: Sequence[ServedConsumer] = ()
+        self.newest = -1
         self.active: ServedConsumer | None = None
-        self._feed, self._choose = feed, choose
+        self._feed, self._quarantine, self._choose = feed, quarantine, choose
 
     def set_consumers(self, consumers: Sequence[ServedConsumer]) -> None:
         """Choose the active consumer; everything that is not acknowledged is delivered to the new one."""
@@ -87,6 +95,7 @@ class OneConsumerDispatcher:
 
     def forget(self) -> None:
         """Forget what the active consumer has."""
+        self.newest = -1
         for consumer in self.consumers:
             consumer.take_back()
 
@@ -96,15 +105,20 @@ class OneConsumerDispatcher:
             taken = self._feed.take(consumer.permits, WRITE_BYTES)
             if not taken:
                 return
-            consumer.deliver(taken, counts_deliveries=False)
+            self.newest = max(self.newest, taken[-1].number)
+            good = self._quarantine.without_defects(taken)
+            for each, reason in consumer.deliver(good, counts_deliveries=False):
+                self._quarantine.put_away(each, reason)
 
 
 class SharedDispatcher:
     """Shared: the consumers get units in turn."""
 
-    def __init__(self, feed: Feed) -> None:
+    newest = -1
+
+    def __init__(self, feed: Feed, quarantine: Quarantine) -> None:
         self.consumers: Sequence[ServedConsumer] = ()
-        self._feed = feed
+        self._feed, self._quarantine = feed, quarantine
         self._next = 0
         """Index of the consumer whose turn it is."""
 
@@ -138,9 +152,10 @@ class SharedDispatcher:
             taken = self._feed.take(min(consumer.permits, SHARED_MESSAGES), WRITE_BYTES)
             if not taken:
                 return
-            due = hold_delayed(self._feed, taken)
+            due = hold_delayed(self._feed, self._quarantine.without_defects(taken))
             if due:
-                consumer.deliver(due, counts_deliveries=True)
+                for each, reason in consumer.deliver(due, counts_deliveries=True):
+                    self._quarantine.put_away(each, reason)
                 self._next = self.consumers.index(consumer) + 1
 
     def _pick(self) -> ServedConsumer | None:
@@ -173,11 +188,17 @@ class KeySharedDispatcher:
     cannot be delivered yet wait here, by slot and in the order of their numbers; those of other slots pass them.
     """
 
-    def __init__(self, feed: Feed) -> None:
+    newest = -1
+
+    def __init__(self, feed: Feed, quarantine: Quarantine) -> None:
         self.consumers: Sequence[ServedConsumer] = ()
-        self._feed = feed
-        self._ring: list[tuple[int, ServedConsumer]] = []
-        """The points of the consumers, ascending; a slot belongs to the consumer of the next point."""
+        self._feed, self._quarantine = feed, quarantine
+        self._points: dict[ServedConsumer, list[tuple[int, ServedConsumer]]] = {}
+        """The points of each consumer on the ring: to compute them takes a while."""
+        self._ring: list[tuple[int, ServedConsumer]] | None = []
+        """The points of all consumers, ascending; a slot belongs to the consumer of the next point. None: not sorted yet."""
+        self._ranges: list[tuple[int, int, ServedConsumer]] = []
+        """The ranges of all consumers, ascending; they do not overlap."""
         self._waiting: OrderedDict[int, list[Delivered]] = OrderedDict()
         """Units that were taken from the feed and are not delivered, by slot, in the order of their numbers."""
         self._waiting_count = 0
@@ -189,20 +210,21 @@ class KeySharedDispatcher:
     def set_consumers(self, consumers: Sequence[ServedConsumer]) -> None:
         """Divide the slots among these consumers: by their ranges if they have any, otherwise by points that their names give."""
         self.consumers = consumers
-        self._ring = sorted(
-            (
-                (murmur3_32(f"{consumer.name}-{consumer.link.peer}-{consumer.id}-{point}".encode()) % SLOTS, consumer)
-                for consumer in consumers
-                if not consumer.ranges
-                for point in range(POINTS)
-            ),
-            key=lambda point: point[0],
+        self._points = {each: self._points.get(each) or points_of(each) for each in consumers if not each.ranges}
+        self._ring = None
+        self._ranges = sorted(
+            ((first, last, each) for each in consumers for first, last in each.ranges), key=lambda taken: taken[:2]
         )
 
     def _owner(self, slot: int) -> ServedConsumer | None:
         """Return the consumer to which a slot belongs; None if no range has it."""
+        if self._ranges:
+            index = bisect_right(self._ranges, slot, key=lambda taken: taken[0]) - 1
+            return self._ranges[index][2] if index >= 0 and slot <= self._ranges[index][1] else None
+        if self._ring is None:
+            self._ring = sorted((point for points in self._points.values() for point in points), key=lambda point: point[0])
         if not self._ring:
-            return next((each for each in self.consumers if any(first <= slot <= last for first, last in each.ranges)), None)
+            return None
         index = bisect_right(self._ring, slot, key=lambda point: point[0])
         return self._ring[index % len(self._ring)][1]
 
@@ -254,7 +276,7 @@ class KeySharedDispatcher:
             taken = self._feed.take(max(1, min(SHARED_MESSAGES, MAX_WAITING_UNITS - self._waiting_count)), WRITE_BYTES)
             if not taken:
                 return
-            for each in hold_delayed(self._feed, taken):
+            for each in hold_delayed(self._feed, self._quarantine.without_defects(taken)):
                 self._wait(_slot_of(each), each)
             self._deliver_waiting()
 
@@ -285,7 +307,15 @@ class KeySharedDispatcher:
             else:
                 del units[:sent]
         for consumer, units in deliveries.items():
-            consumer.deliver(units, counts_deliveries=True)
+            for each, reason in consumer.deliver(units, counts_deliveries=True):
+                self._release(self._slots.pop(each.number))
+                self._quarantine.put_away(each, reason)
+
+
+def points_of(consumer: ServedConsumer) -> list[tuple[int, ServedConsumer]]:
+    """Return the points of a consumer on the ring, which its name and connection give."""
+    name = f"{consumer.name[:MAX_NAME_IN_POINT]}-{consumer.link.peer}-{consumer.id}"
+    return [(murmur3_32(f"{name}-{point}".encode()) % SLOTS, consumer) for point in range(POINTS)]
 
 
 def _slot_of(delivered: Delivered) -> int:

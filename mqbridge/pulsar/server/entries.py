@@ -21,7 +21,7 @@ from mqbridge.pulsar.mapping.raw_entry import FORM
 from mqbridge.pulsar.mapping.request import encode_alone
 from mqbridge.pulsar.mapping.unit_format import EntryFormat
 from mqbridge.pulsar.wire.chunks import describes_chunk
-from mqbridge.pulsar.wire.entry import read_metadata, stored_entry
+from mqbridge.pulsar.wire.entry import MAGIC_CHECKSUM, read_metadata, stored_entry
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import MessageMetadata
 
 SENT_BY = "mqbridge.pulsar.sent_by"
@@ -33,6 +33,8 @@ _DELIVER_AT_TAG = b"\x98\x01"
 """Tag of `MessageMetadata.deliver_at_time`. Metadata without these bytes has no such field, and need not be parsed."""
 _METADATA_OFFSET = 10
 """Offset of the metadata in an entry with a checksum: magic, checksum and size come before."""
+_CHECKSUM_MAGIC, _CHECKSUM_BYTES = MAGIC_CHECKSUM.to_bytes(2), 6
+"""How an entry with a checksum begins, and the bytes that one without a checksum does not have."""
 _OWN_ORIGIN = f"{SENDER_CLUSTER}|"
 
 
@@ -150,6 +152,13 @@ def defect_of(delivered: Delivered) -> str | None:
     return None if delivered.message is None else delivered.message.defect
 
 
+def _may_contain(tag: bytes, data: bytes) -> bool:
+    """Return False if the metadata of an entry have no field with this tag."""
+    offset = _METADATA_OFFSET if data.startswith(_CHECKSUM_MAGIC) else _METADATA_OFFSET - _CHECKSUM_BYTES
+    end = offset + int.from_bytes(data[offset - 4 : offset], "big")
+    return data.find(tag, offset, end) >= 0
+
+
 def metadata_of(delivered: Delivered) -> MessageMetadata:
     """Return the metadata of a unit's entry. Raises RemoteProtocolError if it is damaged."""
     return read_metadata(entry_of(delivered))[0]
@@ -163,9 +172,7 @@ def delay_of(delivered: Delivered) -> float:
 
 def _deliver_at(delivered: Delivered) -> int | None:
     assert delivered.unit is not None  # noqa: S101 - the caller's condition
-    data = delivered.unit.data
-    end = _METADATA_OFFSET + int.from_bytes(data[_METADATA_OFFSET - 4 : _METADATA_OFFSET], "big")
-    if data.find(_DELIVER_AT_TAG, _METADATA_OFFSET, end) < 0:
+    if not _may_contain(_DELIVER_AT_TAG, delivered.unit.data):
         return None
     metadata = metadata_of(delivered)
     return metadata.deliver_at_time if metadata.HasField("deliver_at_time") else None
@@ -227,8 +234,9 @@ def permits_of(delivered: Delivered) -> int:
     """Return how many permits a unit costs: the number of messages that the client counts when it has handled them."""
     remaining = delivered.remaining.bit_count()
     if delivered.count == 1 and delivered.unit is not None:
-        data = delivered.unit.data
-        end = _METADATA_OFFSET + int.from_bytes(data[_METADATA_OFFSET - 4 : _METADATA_OFFSET], "big")
-        if data.find(_ENCRYPTION_TAG, _METADATA_OFFSET, end) >= 0:
-            return max(1, metadata_of(delivered).num_messages_in_batch)
+        try:
+            if _may_contain(_ENCRYPTION_TAG, delivered.unit.data):
+                return max(1, metadata_of(delivered).num_messages_in_batch)
+        except RemoteProtocolError:  # the client finds out that it is damaged
+            return remaining
     return remaining

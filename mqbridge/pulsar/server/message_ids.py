@@ -48,9 +48,15 @@ class MessageIds:
                 continue
         return MAX_NUMBER
 
-    def position_of(self, entry: EntryId) -> Position | None:
-        """Return the position of an id, where a reader can begin; None if it is after all that can be stored."""
-        number = self.number_of(entry)
-        if number == MAX_NUMBER:
+    def is_possible(self, entry: EntryId) -> bool:
+        """Return False for an id that no unit can have."""
+        ledger, index = entry
+        is_own = ledger == LEDGER if self._numbering.dense else ledger >= 0
+        return is_own and index >= 0 and self.number_of(entry) != MAX_NUMBER
+
+    def position_of(self, entry: EntryId, skipped: int = 0) -> Position | None:
+        """Return the position of a unit, or after some of its messages, where a reader can begin; None after the last number."""
+        number = self.number_of(entry) + skipped
+        if number >= MAX_NUMBER:
             return None
         return self._numbering.position(number)

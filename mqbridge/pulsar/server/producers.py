@@ -50,14 +50,12 @@ class PartitionProducers:
 
         `is_alive` finds out if the connection of another producer lives, and `close` closes a producer.
         """
-        if (other := self.by_name.get(producer.name)) is not None and other is not producer:
-            is_successor = other.link is producer.link and other.id == producer.id and producer.epoch > other.epoch
-            if not is_successor and (other.link is producer.link or await is_alive(other)):
-                raise RequestRefused(f"a producer named {producer.name} is connected already", RefusalReason.BUSY)
-            close(other)
+        await self._get_name(producer, is_alive, close)
+        if producer.state is ServedProducerState.CLOSED:
+            raise RequestRefused("the producer was closed while it was opened", RefusalReason.NOT_READY)
         if producer.topic_epoch is not None and producer.topic_epoch < self.topic_epoch:
             raise ProducerFenced("another producer has got the topic since")
-        if len(self.by_name) >= MAX_PRODUCERS:
+        if len(self.by_name) + len(self._waiting) >= MAX_PRODUCERS:
             raise RequestRefused(f"there are {MAX_PRODUCERS} producers", RefusalReason.NOT_ALLOWED)
         mode = producer.access_mode
         if mode == ProducerAccessMode.ExclusiveWithFencing:
@@ -73,6 +71,21 @@ class PartitionProducers:
             raise ProducerFenced("the topic has other producers")
         self._admit(producer)
         return True
+
+    async def _get_name(
+        self,
+        producer: ServedProducer,
+        is_alive: Callable[[ServedProducer], Awaitable[bool]],
+        close: Callable[[ServedProducer], None],
+    ) -> None:
+        """Wait until the name of a producer is free. Raises RequestRefused if another one has it, whose client answers."""
+        while (other := self.by_name.get(producer.name)) is not None:  # yet another one may get it while this one is asked
+            if other.link is not producer.link and not await is_alive(other):
+                close(other)
+            elif self.by_name.get(producer.name) is other:
+                is_closing = other.link is producer.link and other.id == producer.id  # what it has sent is not answered yet
+                reason = RefusalReason.NOT_READY if is_closing else RefusalReason.BUSY
+                raise RequestRefused(f"a producer named {producer.name} is connected already", reason)
 
     def _admit(self, producer: ServedProducer) -> None:
         self.by_name[producer.name] = producer
@@ -94,8 +107,7 @@ class PartitionProducers:
             del self.by_name[producer.name]
         if self._exclusive is producer:
             self._exclusive = None
-        while not self.by_name and self._waiting:
+        if not self.by_name and self._waiting:
             next_producer, waiter = self._waiting.popitem(last=False)
-            if next_producer.state is not ServedProducerState.CLOSED:
-                self._admit(next_producer)
-                waiter.set_result(None)
+            self._admit(next_producer)
+            waiter.set_result(None)

@@ -72,8 +72,8 @@ class PulsarServer:
             self._wait_answered(deadline),
         )
         for connection in list(self._connections):
-            for producer_id in list(connection.producers):
-                connection.drop_producer(producer_id)
+            for producer in list(connection.producers.values()):
+                connection.drop_producer(producer)
         for subscription in subscriptions:
             subscription.send_away()
         await asyncio.gather(*(connection.close() for connection in list(self._connections)))

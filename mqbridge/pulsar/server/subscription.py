@@ -21,13 +21,15 @@ from mqbridge.errors import RefusalReason, RequestRefused
 from mqbridge.listener.delivered import Delivered
 from mqbridge.listener.delivered import State as UnitState
 from mqbridge.listener.feed import Feed
+from mqbridge.listener.server import OpenDeadLetters
 from mqbridge.message import Position
 from mqbridge.pulsar.server.consumer import ServedConsumer, ServedConsumerState
 from mqbridge.pulsar.server.dispatchers import Dispatcher, KeySharedDispatcher, OneConsumerDispatcher, SharedDispatcher
 from mqbridge.pulsar.server.message_ids import MessageIds
+from mqbridge.pulsar.server.quarantine import Quarantine
 from mqbridge.pulsar.wire import server_commands
 from mqbridge.pulsar.wire.hashing import murmur3_32
-from mqbridge.pulsar.wire.ids import EntryId, from_words, full_mask
+from mqbridge.pulsar.wire.ids import entry_id, from_words, full_mask
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import CommandSubscribe, MessageIdData
 
 log = logging.getLogger(__name__)
@@ -49,14 +51,25 @@ class SubscriptionState(Enum):
 class ServedSubscription:
     """See the module. The owner opens and releases the feed."""
 
-    def __init__(self, name: str, topic: str, partition: int, feed: Feed, message_ids: MessageIds, *, is_durable: bool) -> None:
-        """`topic` is its name for clients; `partition` is -1 if it is not partitioned."""
+    def __init__(
+        self,
+        name: str,
+        topic: str,
+        partition: int,
+        feed: Feed,
+        message_ids: MessageIds,
+        *,
+        is_durable: bool,
+        open_dead_letters: OpenDeadLetters | None = None,
+    ) -> None:
+        """`topic` is its name for clients; `partition` is -1 if it is not partitioned. For dead letters, see `Quarantine`."""
         self.state = SubscriptionState.OPEN
         self.name, self.topic, self.partition, self.feed, self.is_durable = name, topic, partition, feed, is_durable
         self.type: int = Types.Exclusive
         """The type that the present consumers have."""
         self.consumers: list[ServedConsumer] = []
         self._ids = message_ids
+        self.quarantine = Quarantine(topic, feed, open_dead_letters)
         self._dispatcher: Dispatcher = self._make_dispatcher()
         self._generation = feed.generation
         self._stop_watching = feed.watch(self._on_feed)
@@ -115,10 +128,10 @@ class ServedSubscription:
 
     def _make_dispatcher(self) -> Dispatcher:
         if self.type == Types.Shared:
-            return SharedDispatcher(self.feed)
+            return SharedDispatcher(self.feed, self.quarantine)
         if self.type == Types.Key_Shared:
-            return KeySharedDispatcher(self.feed)
-        return OneConsumerDispatcher(self.feed, self._choose_active)
+            return KeySharedDispatcher(self.feed, self.quarantine)
+        return OneConsumerDispatcher(self.feed, self.quarantine, self._choose_active)
 
     def _choose_active(self, consumers: Sequence[ServedConsumer]) -> ServedConsumer | None:
         """Choose as brokers do: partitions are spread over the consumers of the highest priority, sorted by name."""
@@ -195,8 +208,8 @@ class ServedSubscription:
     def acknowledge(self, message_ids: Iterable[MessageIdData]) -> None:
         """Acknowledge single entries, or messages of batches."""
         for each in message_ids:
-            number = self._ids.number_of((each.ledgerId, each.entryId))
-            delivered = self.feed.find(number)
+            entry = entry_id(each)
+            delivered = self.feed.find(self._ids.number_of(entry)) if self._ids.is_possible(entry) else None
             if delivered is not None:
                 self._acknowledge(delivered, each)
 
@@ -217,17 +230,17 @@ class ServedSubscription:
         if self.is_shared:
             log.warning("subscription %s of %s: cumulative acknowledgement on a shared subscription", self.name, self.topic)
             return
-        entry: EntryId = (message_id.ledgerId, message_id.entryId)
-        if entry[1] >> 63:  # entry -1: nothing of this ledger
-            self.feed.acknowledge_to(self._ids.number_of((entry[0], 0)))
-        else:
-            number = self._ids.number_of(entry)
-            delivered = self.feed.find(number)
-            if delivered is None:
-                self.feed.acknowledge_to(number + 1)
-            else:
-                self.feed.acknowledge_to(number)
-                self._acknowledge(delivered, message_id)
+        entry = entry_id(message_id)
+        is_before = entry[1] == -1  # nothing of this ledger, but everything before it
+        if not self._ids.is_possible((entry[0], 0) if is_before else entry):
+            return
+        number = self._ids.number_of(entry)
+        delivered = None if is_before else self.feed.find(number)
+        if delivered is not None:
+            self.feed.acknowledge_to(number)
+            self._acknowledge(delivered, message_id)
+        elif number <= self._dispatcher.newest:  # beyond it, it may be an id of an earlier topic of this name
+            self.feed.acknowledge_to(number if is_before else number + 1)
         consumer.forget_done()
 
     def redeliver(self, consumer: ServedConsumer, message_ids: Sequence[MessageIdData], epoch: int | None) -> None:
@@ -235,7 +248,8 @@ class ServedSubscription:
         if epoch is not None:
             consumer.epoch = max(consumer.epoch or 0, epoch)
         if message_ids and self.is_shared:
-            numbers = dict.fromkeys(self._ids.number_of((each.ledgerId, each.entryId)) for each in message_ids)
+            entries = [entry for each in message_ids if self._ids.is_possible(entry := entry_id(each))]
+            numbers = dict.fromkeys(map(self._ids.number_of, entries))
             units = [consumer.out[number] for number in numbers if number in consumer.out]
         else:
             units = list(consumer.out.values())

@@ -8,8 +8,13 @@ from mqbridge.listener.topics import ListenedTopic, ListenedTopics
 from mqbridge.pulsar.server.support import NON_PERSISTENT
 from mqbridge.pulsar.wire.names import PERSISTENT, parse_topic
 
+MAX_NAME_CHARS = 1000
+"""Maximum length of the names of topics, subscriptions, consumers and producers."""
+MAX_PARTITIONS = 1 << 31
+"""The protocol has 31 bits for the index of a partition."""
 
-class RequestedTopic(NamedTuple):
+
+class NamedTopic(NamedTuple):
     """A topic as a client names it: its full name, and the index of a partition, -1 without one."""
 
     name: str
@@ -25,15 +30,19 @@ class OpenPartition:
     shown_index: int
 
 
-def parse_requested(text: str) -> RequestedTopic:
+def parse_requested(text: str) -> NamedTopic:
     """Parse a name. Raises RequestRefused for an invalid one, and for topics that keep nothing."""
+    if len(text) > MAX_NAME_CHARS:
+        raise RequestRefused(f"the name of a topic has more than {MAX_NAME_CHARS} characters", RefusalReason.INVALID_NAME)
     try:
         name = parse_topic(text)
     except ValueError as error:
         raise RequestRefused(str(error), RefusalReason.INVALID_NAME) from error
+    if name.partition_index >= MAX_PARTITIONS:
+        raise RequestRefused(f"topic {name} names a partition that no topic can have", RefusalReason.INVALID_NAME)
     if name.domain != PERSISTENT:
         raise RequestRefused(NON_PERSISTENT, RefusalReason.NOT_ALLOWED)
-    return RequestedTopic(str(name.parent), name.partition_index)
+    return NamedTopic(str(name.parent), name.partition_index)
 
 
 async def find_partition(topics: ListenedTopics, text: str, *, create: bool) -> OpenPartition:

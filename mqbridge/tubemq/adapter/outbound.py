@@ -6,6 +6,7 @@ has failed.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
 from datetime import tzinfo
 from functools import partial
 from zlib import crc32
@@ -106,7 +107,7 @@ class TubeMQOutbound:
         """The partition of each index by which `identity` and `table` choose; see `KeepsIndexes`."""
         self._key_order = list(map(self._names.index, sender.route.partitions))
         """The index of each partition, in the order in which this package's producers count partitions: by Broker first."""
-        self._origin_prefix_of = spec.origin_of
+        self._origin_prefix_of = replace(spec, stamp_origin=spec.stamp_origin or spec.sender is not None).origin_of
         """Returns the origin prefix to write for a source partition; None if messages keep their origins."""
         self._closed = False
         self._pending: dict[asyncio.Future[Receipt], _PendingSend] = {}

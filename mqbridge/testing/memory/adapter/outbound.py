@@ -6,6 +6,7 @@ One task stores the sends in order, so a fault delays the sends behind it, as in
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from zlib import crc32
 
@@ -75,7 +76,7 @@ class MemoryOutbound:
         self._queued = asyncio.Event()
         """Set when a send is added to the queue."""
         self._in_flight: set[asyncio.Future[Receipt]] = set()
-        self._origin_of = spec.origin_of
+        self._origin_of = replace(spec, stamp_origin=spec.stamp_origin or spec.sender is not None).origin_of
         self._closed = False
         self._failing = FailingSends()
         self._store_task = spawn(self._store_loop(), f"memory outbound {spec.topic}")
