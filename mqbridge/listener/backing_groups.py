@@ -167,7 +167,9 @@ class BackingGroups:
                 member=self._member_name,
                 sent_back=False,
                 keep_units=True,
-                release_wait_s=RELEASE_WAIT_S,
+                # Where members wait, they lock partitions, and nobody gets those of one that was killed before its locks expire.
+                # That is worth it only where messages have an order.
+                release_wait_s=0.0 if sharing is Sharing.SHARED else RELEASE_WAIT_S,
             )
             member.membership = SharedMembership(self._cluster, spec, partial(self._run_lane, member))
             await member.membership.join()

@@ -36,10 +36,10 @@ SENDER_CLUSTER = "mqbridge-listener"
 class _SharedOutbound:
     """An open outbound with its users."""
 
-    __slots__ = ("outbound", "timer", "topic", "users")
+    __slots__ = ("outbound", "sender", "timer", "topic", "users")
 
-    def __init__(self, topic: ListenedTopic, outbound: Outbound) -> None:
-        self.topic, self.outbound = topic, outbound
+    def __init__(self, topic: ListenedTopic, outbound: Outbound, sender: str | None = None) -> None:
+        self.topic, self.outbound, self.sender = topic, outbound, sender
         self.users: set[Publisher] = set()
         self.timer: asyncio.TimerHandle | None = None
 
@@ -69,7 +69,8 @@ class Publishers:
         """The outbound of each open publisher."""
         self._opening = KeyedLocks[str]()
         """Held while the outbound of a topic is opened, by the topic's name in the cluster."""
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: dict[asyncio.Task[None], _SharedOutbound] = {}
+        """Tasks that close outbounds."""
         self._is_closed = False
         self._closed_dead_letters = 0
         """Number of messages of closed publishers that were stored as dead letters."""
@@ -106,6 +107,7 @@ class Publishers:
 
     async def _open_sender(self, topic: ListenedTopic, partition: int, sender: str) -> Publisher:
         """Open an outbound for one sender, and find out what it has stored."""
+        await self._wait_closed(topic, sender)
         outbound = await self._open_outbound(topic, sender)
         try:
             index = _checked_index(topic, outbound, partition)
@@ -115,7 +117,15 @@ class Publishers:
         except BaseException:
             await outbound.close()
             raise
-        return self._make(_SharedOutbound(topic, outbound), partition, -1 if stored is None else stored[0])
+        return self._make(_SharedOutbound(topic, outbound, sender), partition, -1 if stored is None else stored[0])
+
+    async def _wait_closed(self, topic: ListenedTopic, sender: str) -> None:
+        """Wait until the earlier outbounds of a sender are closed: what they have on the wire may still be stored."""
+        closing = [
+            task for task, shared in self._closing.items() if (shared.topic.backing, shared.sender) == (topic.backing, sender)
+        ]
+        if closing:
+            await asyncio.wait(closing)
 
     async def _since(self, topic: ListenedTopic, partition: int) -> Position | None:
         """Return from where the last message of a producer is searched; None: from the first message."""
@@ -202,8 +212,8 @@ class Publishers:
 
     def _close_later(self, shared: _SharedOutbound, deadline: float | None = None) -> None:
         task = spawn(shared.outbound.close(deadline), f"close of {shared.topic.backing}")
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing[task] = shared
+        task.add_done_callback(self._closing.pop)
 
     def forget(self, topic: ListenedTopic) -> None:
         """Use the outbound of a topic for no new publisher: the topic was deleted."""

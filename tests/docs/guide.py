@@ -14,8 +14,8 @@ from tests.kit.guard import guard
 from tests.kit.process import free_ports
 
 TIMEOUT_S = 200
-FILE_NAME = re.compile(r"# ([\w-]+\.yaml)\n")
-"""Matches the first line of a YAML block that the reader has to save: the name of the file."""
+FILE_NAME = re.compile(r"# ([\w-]+\.(?:yaml|py))\n")
+"""Matches the first line of a block that the reader has to save: the name of the file."""
 RUN_LINE = re.compile(r"^mqbridge run (\S+)$", re.MULTILINE)
 """Matches a line that starts the gateway, which a reader runs in another terminal."""
 MARK = "@@ block"
@@ -40,7 +40,7 @@ def run(page: str, folder: Path, replacements: Mapping[str, str] | None = None) 
     folder.mkdir(parents=True, exist_ok=True)
     first, second = (f"127.0.0.1:{port}" for port in free_ports(2))
     names = {**(replacements or {}), DEFAULT_LISTEN: first, SECOND_LISTEN: second}
-    script = PROLOGUE + "".join(_part(block, names, first) for block in blocks(ROOT / page, "yaml", "sh"))
+    script = PROLOGUE + "".join(_part(block, names, first) for block in blocks(ROOT / page, "yaml", "sh", "python"))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
         process = subprocess.Popen(
@@ -75,7 +75,7 @@ def _part(block: Block, names: Mapping[str, str], listen: str) -> str:
         return f"echo '{MARK}'\n" + RUN_LINE.sub(lambda match: IN_BACKGROUND.format(config=match[1], listen=listen), text)
     file_name = FILE_NAME.match(text)
     if file_name is None:
-        return ""  # a fragment of a configuration, which the reader does not save
+        return ""  # a fragment, which the reader does not save
     if "routes:" in text and not re.search(r"^http:", text, re.MULTILINE):
         text += f"http: {{listen: '{listen}'}}\n"  # the default port may be in use
     return f"cat > {file_name[1]} <<'END_OF_FILE'\n{text}END_OF_FILE\n"

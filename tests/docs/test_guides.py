@@ -9,6 +9,7 @@ import pytest
 
 from tests.docs.guide import run
 from tests.docs.pages import ROOT
+from tests.kit.process import free_ports
 from tests.kit.pulsar import Pulsar
 from tests.kit.rocketmq import RocketMQ
 from tests.kit.tubemq import TubeMQ
@@ -106,6 +107,21 @@ def test_bridging_tubemq_to_pulsar(tmp_path: Path, tubemq: TubeMQ, pulsar: Pulsa
 def test_mirroring_a_topic(tmp_path: Path, rocketmq: RocketMQ, pulsar: Pulsar) -> None:
     [mirrored] = run("docs/how-to/mirror-a-topic.md", tmp_path, rocketmq_names(rocketmq) | pulsar_names(pulsar))
     assert mirrored.splitlines()[-3:] == [f"customer-7 paid {text}" for text in ("first", "second", "third")]
+
+
+@pytest.mark.cluster
+def test_keeping_a_pulsar_sdk(tmp_path: Path, rocketmq: RocketMQ) -> None:
+    pytest.importorskip("pulsar", reason="the official Python SDK is not installed")
+    (port,) = free_ports(1)
+    names = rocketmq_names(rocketmq) | {"127.0.0.1:6650": f"127.0.0.1:{port}"}
+    _, application = run("docs/how-to/keep-your-pulsar-sdk.md", tmp_path, names)
+    lines = application.splitlines()
+    received = [line for line in lines if line.endswith(" north")]  # beside the lines that the SDK logs
+    assert sorted(received) == sorted(f"order {number} north" for number in range(10))
+    assert names["billing"] in application, "its subscription is a group of RocketMQ"
+    assert sorted(line for line in lines if line.startswith("customer-")) == sorted(
+        f"customer-{number % 3} order {number}" for number in range(10)
+    )
 
 
 @pytest.mark.cluster

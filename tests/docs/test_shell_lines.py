@@ -16,6 +16,7 @@ RUN_PAGES = {
     "docs/tutorial.md",
     "docs/how-to/dead-letters.md",
     "docs/how-to/embedded-log.md",
+    "docs/how-to/keep-your-pulsar-sdk.md",
     "docs/how-to/mirror-a-topic.md",
     "docs/how-to/move-a-group.md",
     "docs/how-to/tubemq-to-pulsar.md",
