@@ -14,6 +14,7 @@ from mqbridge.adapter.registry import find_format
 from mqbridge.errors import LocalProtocolError
 from mqbridge.groups.store import GroupStore
 from mqbridge.listener.backing_groups import BackingGroups
+from mqbridge.listener.definitions import Definitions
 from mqbridge.listener.feed import FeedLimits
 from mqbridge.listener.groups import GroupNames, Groups, Partitions
 from mqbridge.listener.limits import InFlightBytes, UnacknowledgedBytes
@@ -117,10 +118,13 @@ class WebBench:
             "partitions": partitions,
             "in_flight": InFlightBytes(1 << 20),
             "numbering": self.cluster.numbering,
-            "max_message_bytes": None,
+            "definitions": Definitions(self.cluster),
+            "open_dead_letters": _no_dead_letters,
+            "max_message_bytes": lambda: None,
             "may_manage": True,
             "deduplicates": False,
             "advertise": None,
+            "port": lambda: 6650,
         }
         app = make_web_app(Services(**(settings | self.changes)), self.broker, lambda _: ADVERTISED)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://web.example:8080")
