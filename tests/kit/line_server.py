@@ -101,6 +101,9 @@ class LineServer:
     async def drain(self, deadline: float) -> None:
         await asyncio.gather(*(session.end() for session in list(self.sessions)))
 
+    async def close(self, deadline: float) -> None:
+        """Do nothing more."""
+
     def describe(self) -> Mapping[str, Any]:
         return {"sessions": len(self.sessions)}
 

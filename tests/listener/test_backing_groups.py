@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mqbridge.adapter.inbound import Start
+from mqbridge.adapter.inbound import Sharing, Start
 from mqbridge.errors import ClusterError, Failure, RefusalReason, RequestRefused
 from mqbridge.groups.membership import MembershipState
 from mqbridge.groups.store import GroupStore
@@ -34,7 +34,7 @@ class BackingBench(Listened):
 
     async def open(self, topic: ListenedTopic, partition: int = 0, group: str = "g", start: Start = Start.EARLIEST) -> Feed:
         async with asyncio.timeout(PATIENCE_S):
-            return await self.groups.open(topic, partition, group, start, SHARED)
+            return await self.groups.open(topic, partition, group, start, Sharing.FAILOVER)
 
     async def held(self, feed: Feed) -> Feed:
         await until(lambda: feed.is_held)

@@ -83,7 +83,7 @@ class FrameEncoder:
         consumer = (self._consumer_id, self._partition, epoch)
         try:
             found: tuple[bytes, int] | None = native.compiled.pulsar_frames(contents, numbers, consumer, _TEXTS)
-        except (ValueError, UnicodeError) as error:  # the plain code finds out which of them it is
+        except (ValueError, TypeError, OverflowError) as error:  # the plain code finds out which of them it is
             log.debug("the compiled module cannot encode a message: %s", error)
             return None
         return None if found is None else MessageFrames([found[0]], found[1], chunks, [])

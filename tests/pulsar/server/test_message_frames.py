@@ -61,8 +61,9 @@ def encode(units: Sequence[Delivered], consumer: int, partition: int, epoch: int
     """Return the frames as one piece, after checking the number of bytes of their entries."""
     encoder = FrameEncoder(consumer, partition, MessageIds(NUMBERING))
     encode = encoder.encode_plain if plain else encoder.encode
-    pieces, size = encode(units, epoch, counts_deliveries=counts)
-    frames = b"".join(pieces)
+    found = encode(units, epoch, counts_deliveries=counts)
+    assert found.failed == []
+    frames, size = b"".join(found.pieces), found.entry_bytes
     at = entries = 0
     while at < len(frames):
         end = at + 4 + int.from_bytes(frames[at : at + 4], "big")
@@ -99,14 +100,12 @@ def test_units_that_are_acknowledged_in_part_say_what_is_left(is_partial: bool) 
 
 def test_large_entries_are_passed_on_without_a_copy() -> None:
     data = bytes(COPIED_BYTES + 1)
-    pieces, _ = FrameEncoder(1, -1, MessageIds(NUMBERING)).encode(
-        [delivered(Unit(data, 1, 5), 7, 0)], None, counts_deliveries=True
-    )
-    assert pieces[1] is data
+    frames = FrameEncoder(1, -1, MessageIds(NUMBERING)).encode([delivered(Unit(data, 1, 5), 7, 0)], None, counts_deliveries=True)
+    assert frames.pieces[1] is data
 
 
 @pytest.mark.skipif(native.compiled is None, reason="the compiled module is not in use")
 def test_many_small_entries_are_one_piece() -> None:
     units = [delivered(Unit(b"entry", 1, 5), number, 0) for number in range(3)]
-    pieces, size = FrameEncoder(1, -1, MessageIds(NUMBERING)).encode(units, None, counts_deliveries=True)
-    assert (len(pieces), size) == (1, 15)
+    frames = FrameEncoder(1, -1, MessageIds(NUMBERING)).encode(units, None, counts_deliveries=True)
+    assert (len(frames.pieces), frames.entry_bytes) == (1, 15)

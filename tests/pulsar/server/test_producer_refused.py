@@ -32,6 +32,9 @@ class RecordingLink:
 class RefusingPublisher:
     """A publisher whose backing never accepts a message, nor its dead letter."""
 
+    def keeps(self, format_name):
+        return False
+
     def publish(self, partition, batch, done):
         done(Stored(problem=ClusterError("too large", Failure.REFUSED)))
 

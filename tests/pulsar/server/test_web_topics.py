@@ -238,7 +238,7 @@ async def test_schemas(web: WebBench) -> None:
     definition = '{"type":"record","name":"R","fields":[]}'
     body = {"type": "JSON", "schema": definition, "properties": {"k": "v"}}
     assert await web.call("POST", path, body) == {"version": {"version": 0}}
-    expected = {"version": 0, "type": "JSON", "timestamp": 0, "data": definition, "properties": {"k": "v"}}
+    expected = {"version": 0, "type": "JSON", "timestamp": 1, "data": definition, "properties": {"k": "v"}}
     assert await web.call("GET", path) == await web.call("GET", f"{path}/0") == expected
     await web.reason("GET", f"{path}/7", status=404)
     await web.reason("POST", path, {"type": "BOGUS"}, status=422)
