@@ -21,7 +21,7 @@ FAST = ("python",)
 """The languages whose programs run with every test run; the others are thorough."""
 DIFFERENT = {
     "batched", "ack_whole_batch", "negative_ack_in_batch", "reader_in_batch", "seek_in_batch", "last_message_id",
-    "delayed_exclusive",
+    "delayed_exclusive", "message_ids",
 }  # fmt: skip
 """Features that differ over RocketMQ, where each message is an entry of its own, and the broker delays messages for everybody:
 see the support table."""

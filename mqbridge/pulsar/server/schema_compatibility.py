@@ -74,13 +74,12 @@ class InvalidSchema(ValueError):
 def version_of(schema: Schema) -> bytes:
     """Return the version of a schema: 8 bytes of the SHA-256 of its type, its definition and its meaningful properties.
 
-    So a schema has the same version in every gateway. The highest bit is 0: tools show versions as numbers, and take a negative
-    one for an option.
+    So a schema has the same version in every gateway. The highest bit of each byte is 0: the Python client reads versions as
+    UTF-8, and fails otherwise, and tools show versions as numbers, and take a negative one for an option.
     """
     hashed = hashlib.sha256(f"{schema.type} {' '.join(_meaning(schema))} ".encode())
     hashed.update(schema.definition)
-    digest = hashed.digest()
-    return bytes([digest[0] & 0x7F]) + digest[1:VERSION_BYTES]
+    return bytes(byte & 0x7F for byte in hashed.digest()[:VERSION_BYTES])
 
 
 def check_valid(schema: Schema) -> None:
