@@ -86,6 +86,8 @@ class GroupStore:
         """Futures of `written` calls, which are set at the end of the next flush that succeeds."""
         self._flush_waiters: list[asyncio.Future[None]] = []
         """Those that the running flush sets."""
+        self._unwritten: set[GroupKey] = set()
+        """Partitions that are not in the file yet."""
         self._db_lock = threading.Lock()
         """Held by the thread that uses the connection."""
         self._has_failed = False
@@ -110,6 +112,8 @@ class GroupStore:
     def record(self, key: GroupKey, state: Callable[[], Acknowledged]) -> None:
         """Write the state that this function returns, within FLUSH_S; the function is called then. After `close` it is lost."""
         if not self._closed:
+            if key not in self._states:
+                self._unwritten.add(key)
             self._changed[key] = state
             self._schedule(FLUSH_S)
 
@@ -118,6 +122,10 @@ class GroupStore:
         if not self._closed:
             self._changed[key] = None
             self._schedule(FLUSH_S)
+
+    def is_unwritten(self, key: GroupKey) -> bool:
+        """Return True if a partition has a state, and none of it is in the file."""
+        return key in self._unwritten
 
     async def written(self, key: GroupKey) -> None:
         """Wait until the present state of a partition is in the file. Raises ClusterError if it is not within WRITE_TIMEOUT_S.
@@ -211,6 +219,7 @@ class GroupStore:
             raise
         finally:
             self._flushing, self._flush_waiters = {}, []
+        self._unwritten.difference_update(changed)
         self._end_waiters(waiters)
         if self._has_failed:
             log.warning("the state file %s can be written again", self._path)

@@ -37,6 +37,7 @@ class Delivered:
     message     the message, if there is no unit
     remaining   bits of the messages that are not acknowledged
     deliveries  number of deliveries before this one that count
+    is_withheld True if consumers do not get it, so that they cannot acknowledge it either
     taker       whoever has taken it may note itself here; the feed does not use it
     size        bytes of its content
     """
@@ -48,6 +49,7 @@ class Delivered:
         "end_index",
         "generation",
         "held",
+        "is_withheld",
         "message",
         "number",
         "remaining",
@@ -75,6 +77,7 @@ class Delivered:
         """Index in the batch after its last message; messages that are left out of the batch do not count."""
         self.state = State.QUEUED
         self.taker: object | None = None
+        self.is_withheld = False
 
     @property
     def acknowledged(self) -> int:

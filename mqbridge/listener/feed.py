@@ -420,9 +420,9 @@ class Feed:
             asyncio.get_running_loop().call_soon(wake)  # by itself: an error in one does not keep the others from being called
 
     def find(self, number: int) -> Delivered | None:
-        """Return the unit with this number that is not acknowledged; None if there is none."""
+        """Return the unit with this number that consumers can acknowledge; None if there is none."""
         delivered = self._by_number.get(number)
-        return None if delivered is None or delivered.state is State.DONE else delivered
+        return None if delivered is None or delivered.state is State.DONE or delivered.is_withheld else delivered
 
     def acknowledge(self, delivered: Delivered, bits: int | None = None) -> None:
         """Acknowledge the messages of a unit whose bits are set; None: all of them. Units that are forgotten do not count."""
@@ -438,8 +438,10 @@ class Feed:
         self._advance()
 
     def acknowledge_to(self, number: int) -> None:
-        """Acknowledge every message whose number is smaller than this one."""
+        """Acknowledge every message whose number is smaller than this one, except for those that are withheld from consumers."""
         for delivered in self._units:
+            if delivered.is_withheld:
+                continue
             if delivered.number < number:
                 self._acknowledge(delivered, (1 << min(delivered.count, number - delivered.number)) - 1)
             elif self._source is not None and not self._source.is_individual:
@@ -490,6 +492,12 @@ class Feed:
             self._timers[delivered.number] = loop.call_later(delay_s, self._on_due, delivered)
         else:
             self._queue_again(delivered)
+
+    def count_redelivery(self, delivered: Delivered) -> None:
+        """Count a delivery of a unit that stays OUT, and is delivered again by whoever has taken it."""
+        if delivered.generation == self.generation:
+            delivered.deliveries += 1
+            self.counters.redelivered += 1
 
     def _on_due(self, delivered: Delivered) -> None:
         del self._timers[delivered.number]

@@ -76,6 +76,8 @@ class OwnGroups:
             async with limited(f"opening group {group} of topic {topic.name}"):
                 if self._store.load(key) is None:
                     await self.create(topic, group, start)
+                elif self._store.is_unwritten(key):  # an earlier request has failed, and the client tries again
+                    await self._store.written(key)
                 async with self._locks.hold(key):
                     if key not in self._feeds:
                         self._feeds[key] = await self._open(key, topic, partition)

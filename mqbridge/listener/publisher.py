@@ -29,6 +29,9 @@ from mqbridge.net.tasks import cancel, spawn
 
 log = logging.getLogger(__name__)
 
+STORE_TIMEOUT_S = 30.0
+"""Maximum time for storing a dead letter."""
+
 
 class Stored:
     """The answer to a publication.
@@ -257,12 +260,19 @@ class Publisher:
         self, publication: Publication, share: Share, receipt: Receipt, refused: Sequence[MessageFailure]
     ) -> None:
         """Store the refused messages of a publication in the dead-letter topic."""
-        reason, source = refused[0].reason, publication.batch.partition
+        reason, source, failure = refused[0].reason, publication.batch.partition, Failure.REFUSED
+        letters: DeadLetters | None = None
         try:
-            letters = await self._open_dead_letters()
-            letter_share = letters.make(self._topic, share.messages, refused, source)
-            letters_receipt = await _send_letters(letters, letters.partition_of(source), letter_share)
+            async with asyncio.timeout(STORE_TIMEOUT_S):
+                letters = await self._open_dead_letters()
+                letter_share = letters.make(self._topic, share.messages, refused, source)
+                letters_receipt = await _send_letters(letters, letters.partition_of(source), letter_share)
             problem = letters_receipt.failures[0].reason if letters_receipt.failures else None
+        except TimeoutError:
+            # The answers to all later sends wait for this one, and so do the bytes of all of them.
+            problem, failure = f"nothing was stored within {STORE_TIMEOUT_S:g} s", Failure.RETRY
+            if letters is not None:
+                letters.is_broken = True
         except ClusterError as error:
             problem = str(error)
         except BaseException:
@@ -272,8 +282,8 @@ class Publisher:
             log.error(
                 "%d messages for %s are stored nowhere: %s; as dead letters: %s", len(refused), self._topic, reason, problem
             )
-            self._fail(publication, ClusterError(f"{reason}; its dead letter was not stored: {problem}", Failure.REFUSED))
-        else:
+            self._fail(publication, ClusterError(f"{reason}; its dead letter was not stored: {problem}", failure))
+        elif letters is not None:
             self.dead_letters += len(refused)
             log.warning("%d messages for %s are dead letters in %s: %s", len(refused), self._topic, letters.label, reason)
             self._succeed(publication, Stored(receipt.positions, dead_letters=len(refused)))

@@ -29,7 +29,7 @@ from mqbridge.pulsar.server.refusals import CodedRefusal, text_of
 from mqbridge.pulsar.server.schemas import NO_VERSION, Schemas
 from mqbridge.pulsar.server.subscription import ServedSubscription, SubscriptionState, Types
 from mqbridge.pulsar.server.topic_names import MAX_NAME_CHARS, OpenPartition, find_partition, parse_requested
-from mqbridge.pulsar.wire import codes, ids
+from mqbridge.pulsar.wire import codes, ids, server_commands
 from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE, FRAME_PADDING
 from mqbridge.pulsar.wire.names import parse_topic
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -465,9 +465,13 @@ class Broker:
         self.end_if_unused(subscription)
         if subscription.is_durable:
             key = (partition.topic.backing, partition.index), subscription.name
-            async with self._locked(key):
-                if key not in self.subscriptions:
-                    await self.services.groups.delete(partition.topic, subscription.name, partition.index)
+            try:
+                async with self._locked(key):
+                    if key not in self.subscriptions:
+                        await self.services.groups.delete(partition.topic, subscription.name, partition.index)
+            except BaseException:  # its client goes on with the consumer, and has to open it again
+                consumer.link.send(server_commands.close_consumer(consumer.id))
+                raise
 
     # --- positions --------------------------------------------------------------------------------------------------------
 

@@ -89,8 +89,9 @@ class ServedConsumer:
         self.permits = 0
         self.out: dict[int, Delivered] = {}
         """The units that it has and has not acknowledged, by number, in the order in which they were sent."""
-        self.chunked: dict[str, int] = {}
-        """Sizes of the chunked messages of which it has got a part, by their uuid: it cannot acknowledge them before the rest."""
+        self.chunked: dict[str, tuple[int, list[int]]] = {}
+        """The chunked messages of which it has got a part, by uuid: their size, and the numbers of the parts that it has got. It
+        cannot acknowledge them before the rest."""
         self.opened_at = time.time()
         self.delivered_messages = self.delivered_bytes = self.redelivered_messages = 0
         self._encoder = FrameEncoder(consumer_id, partition, message_ids)
@@ -116,8 +117,8 @@ class ServedConsumer:
         if frames.failed:
             failed = {id(each) for each, _ in frames.failed}
             units = [each for each in units if id(each) not in failed]
-        for chunk in frames.chunks:
-            self._note_chunk(chunk)
+        for number, chunk in frames.chunks:
+            self._note_chunk(number, chunk)
         out, sent, redelivered = self.out, 0, 0
         for each in units:
             messages = permits_of(each)
@@ -134,11 +135,22 @@ class ServedConsumer:
             self.link.send(*frames.pieces)
         return frames.failed
 
-    def _note_chunk(self, chunk: Chunk) -> None:
+    def _note_chunk(self, number: int, chunk: Chunk) -> None:
         if chunk.is_last:
             self.chunked.pop(chunk.uuid, None)
+        elif chunk.uuid in self.chunked:
+            self.chunked[chunk.uuid][1].append(number)
         elif len(self.chunked) < MAX_CHUNKED:
-            self.chunked[chunk.uuid] = chunk.total_bytes
+            self.chunked[chunk.uuid] = chunk.total_bytes, [number]
+
+    def incomplete_bytes(self) -> int:
+        """Return the bytes of the chunked messages of which it has parts; it has dropped those of which it has none any more."""
+        self.chunked = {
+            uuid: (size, numbers)
+            for uuid, (size, numbers) in self.chunked.items()
+            if any(number in self.out for number in numbers)
+        }
+        return sum(size for size, _ in self.chunked.values())
 
     def forget_done(self) -> None:
         """Forget the units at the beginning that are acknowledged."""

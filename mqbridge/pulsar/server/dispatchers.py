@@ -53,6 +53,9 @@ class Dispatcher(Protocol):
     def acknowledged(self, delivered: Delivered, consumer: ServedConsumer) -> None:
         """Take note that a consumer has acknowledged all of a unit."""
 
+    def end(self) -> None:
+        """Give the units back to the feed that were taken and no consumer has: nothing is dispatched any more."""
+
     def forget(self) -> None:
         """Forget all units: the feed has forgotten them."""
 
@@ -92,6 +95,9 @@ class OneConsumerDispatcher:
 
     def acknowledged(self, delivered: Delivered, consumer: ServedConsumer) -> None:
         """Do nothing more."""
+
+    def end(self) -> None:
+        """Do nothing: it has no units that no consumer has."""
 
     def forget(self) -> None:
         """Forget what the active consumer has."""
@@ -140,6 +146,9 @@ class SharedDispatcher:
 
     def acknowledged(self, delivered: Delivered, consumer: ServedConsumer) -> None:
         """Do nothing more."""
+
+    def end(self) -> None:
+        """Do nothing: it has no units that no consumer has."""
 
     def forget(self) -> None:
         """Forget what the consumers have."""
@@ -238,16 +247,27 @@ class KeySharedDispatcher:
             self._wait(slot, each)
 
     def redeliver(self, consumer: ServedConsumer, units: Iterable[Delivered]) -> None:
-        """Deliver these units again."""
+        """Deliver these units again, before all later ones of the same keys that wait."""
         for each in units:
             consumer.out.pop(each.number, None)
             each.taker = None
-            self._release(self._slots.pop(each.number))
-            self._feed.give_back(each, counted=True)
+            slot = self._slots[each.number]
+            self._release(slot)
+            self._wait(slot, each)
+            self._feed.count_redelivery(each)
 
     def acknowledged(self, delivered: Delivered, consumer: ServedConsumer) -> None:  # noqa: ARG002 - the slot knows it
         """Release the slot when nothing of it is delivered any more."""
         self._release(self._slots.pop(delivered.number))
+
+    def end(self) -> None:
+        """Give back what waits."""
+        for units in self._waiting.values():
+            for each in units:
+                del self._slots[each.number]
+                self._feed.give_back(each, counted=False)
+        self._waiting.clear()
+        self._waiting_count = 0
 
     def forget(self) -> None:
         """Forget everything."""

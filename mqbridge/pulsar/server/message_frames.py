@@ -29,13 +29,13 @@ class MessageFrames(NamedTuple):
 
     pieces       bytes that make the frames together
     entry_bytes  number of bytes of their entries
-    chunks       what the entries say about chunked messages of which they are parts
+    chunks       what entries say about chunked messages of which they are parts, with the numbers of their units
     failed       units that cannot become entries, which have no frame, with the reasons
     """
 
     pieces: list[bytes]
     entry_bytes: int
-    chunks: list[Chunk]
+    chunks: list[tuple[int, Chunk]]
     failed: list[tuple[Delivered, str]]
 
 
@@ -59,7 +59,7 @@ class FrameEncoder:
         """Return the frames; None if only the plain code can encode one of the units."""
         contents: list[bytes | Message] = []
         numbers: list[tuple[int, int, int, int]] = []
-        chunks: list[Chunk] = []
+        chunks: list[tuple[int, Chunk]] = []
         entry_id, size = self._ids.entry_id, 0
         for each in units:
             count = each.count
@@ -70,7 +70,7 @@ class FrameEncoder:
             if each.unit is not None:
                 contents.append(each.unit.data)
                 if count == 1 and (chunk := chunk_of(each.unit.data)) is not None:
-                    chunks.append(chunk)
+                    chunks.append((number, chunk))
             elif each.message is None or each.message.property(SENT_BY) is not None or is_raw(each.message):
                 return None
             else:
@@ -100,7 +100,7 @@ class FrameEncoder:
                 frames.failed.append((each, f"it cannot become an entry: {error!r}"))
                 continue
             if (chunk := chunk_of(entry)) is not None:
-                frames.chunks.append(chunk)
+                frames.chunks.append((each.number, chunk))
             ack_set = ids.to_words(each.remaining) if each.remaining != ids.full_mask(each.count) else ()
             count = each.deliveries if counts_deliveries else 0
             frames.pieces.append(self._encoder.encode(self._ids.entry_id(each.number), len(entry), count, ack_set, epoch))

@@ -51,8 +51,8 @@ class Quarantine:
         return good
 
     def put_away(self, delivered: Delivered, reason: str) -> None:
-        """Put a message away that a subscription has taken and cannot deliver."""
-        message = delivered.message
+        """Put a message away that a subscription has taken and cannot deliver: nobody else acknowledges it from now on."""
+        message, delivered.is_withheld = delivered.message, True
         if message is None or self._open is None:
             self.skipped += 1
             log.warning("a message of %s is skipped, because it cannot be read: %s", self._topic, reason)

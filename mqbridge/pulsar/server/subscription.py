@@ -110,6 +110,7 @@ class ServedSubscription:
         self.check(subscription_type, consumer)
         if not self.consumers and subscription_type != self.type:
             self.type = subscription_type
+            self._dispatcher.end()
             self._dispatcher = self._make_dispatcher()
         consumer.state = ServedConsumerState.OPEN
         self.consumers.append(consumer)
@@ -198,7 +199,7 @@ class ServedSubscription:
         """Deliver what can be delivered."""
         if self.state is SubscriptionState.OPEN and self._generation == self.feed.generation:
             self._dispatcher.dispatch()
-            chunked = sum(sum(consumer.chunked.values()) for consumer in self.consumers if consumer.chunked)
+            chunked = sum(consumer.incomplete_bytes() for consumer in self.consumers if consumer.chunked)
             if chunked != self._chunked_bytes:
                 self._chunked_bytes = chunked
                 self.feed.allow(chunked)
@@ -277,6 +278,7 @@ class ServedSubscription:
         finally:
             self.state = SubscriptionState.OPEN
             self._generation = self.feed.generation
+            self._dispatcher.end()  # without effect after a seek that has succeeded
             self._dispatcher.forget()
             self.dispatch()
 
@@ -284,7 +286,9 @@ class ServedSubscription:
         """End: the feed is released."""
         self.state = SubscriptionState.ENDED
         self._stop_watching()
+        self._dispatcher.end()
 
     async def finish(self, deadline: float) -> None:
         """Deliver nothing more, and wait until the clients have acknowledged what they have, or until the deadline."""
+        self._dispatcher.end()
         await self.feed.finish(deadline)
