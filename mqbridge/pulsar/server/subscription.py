@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 Types = CommandSubscribe
 """Namespace of the subscription types, such as `Types.Shared`."""
+HELD_TWICE = 2
+"""A message that was stored without a unit counts twice in its feed: as it was received, and decoded. So do chunks over RocketMQ."""
 MAX_CONSUMERS = 1000
 """Maximum number of consumers of a subscription in one partition."""
 
@@ -202,7 +204,7 @@ class ServedSubscription:
             chunked = sum(consumer.incomplete_bytes() for consumer in self.consumers if consumer.chunked)
             if chunked != self._chunked_bytes:
                 self._chunked_bytes = chunked
-                self.feed.allow(chunked)
+                self.feed.allow(HELD_TWICE * chunked)
 
     # --- acknowledgements -----------------------------------------------------------------------------------------------
 

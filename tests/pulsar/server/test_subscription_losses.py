@@ -123,7 +123,7 @@ async def test_allowed_bytes_are_taken_back_when_parts_of_messages_are_given_up(
         for number in range(3):
             await producer.store(b"c", uuid=f"u{number}", num_chunks_from_msg=10, chunk_id=0, total_chunk_msg_size=50 << 20)
             entry, _ = await consumer.message()
-            assert [each.feed._allowed_bytes for each in served.broker.subscriptions.values()] == [50 << 20]
+            assert [each.feed._allowed_bytes for each in served.broker.subscriptions.values()] == [100 << 20]
             consumer.ack(entry)
             await until(lambda: [each.feed._allowed_bytes for each in served.broker.subscriptions.values()] == [0])
 
