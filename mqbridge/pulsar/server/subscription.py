@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 Types = CommandSubscribe
 """Namespace of the subscription types, such as `Types.Shared`."""
 HELD_TWICE = 2
-"""A message that was stored without a unit counts twice in its feed: as it was received, and decoded. So do chunks over RocketMQ."""
+"""A message that was stored without a unit counts twice in its feed, received and decoded: so do chunks over RocketMQ."""
 MAX_CONSUMERS = 1000
 """Maximum number of consumers of a subscription in one partition."""
 
