@@ -299,11 +299,13 @@ async def test_a_partition_that_comes_back_is_not_given_up_with_the_lane_before(
         slow -= 1
 
     monkeypatch.setattr(backing_groups_module, "cancel", cancel_slowly)
-    bench.cluster.broker.revoke("t", 0)
-    await until(lambda: not feed.is_held)
-    await bench.held(feed)
-    assert slow == 1
-    gate.set()
+    try:
+        bench.cluster.broker.revoke("t", 0)
+        await until(lambda: not feed.is_held)
+        await bench.held(feed)
+        await until(lambda: slow == 1)
+    finally:
+        gate.set()  # otherwise nothing could end
     await until(lambda: slow == 0)
     await settle()
     assert await taken_numbers(feed, 2) == [0, 1]
