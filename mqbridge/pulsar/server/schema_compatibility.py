@@ -63,7 +63,8 @@ _AVRO = frozenset({Types.Avro, Types.Json, Types.Protobuf})
 _COMPARED = frozenset({Types.Avro, Types.Json})
 _OTHERS = _AVRO | {Types.KeyValue, Types.ProtobufNative}
 """Types that have a definition."""
-_REFUSED = frozenset({Types.AutoConsume, Types.External})
+REFUSED_TYPES = frozenset({Types.AutoConsume, Types.External})
+"""Types that no topic can have."""
 _LENGTH = struct.Struct(">I")
 
 
@@ -85,7 +86,7 @@ def version_of(schema: Schema) -> bytes:
 def check_valid(schema: Schema) -> None:
     """Raise InvalidSchema if no topic can have this schema."""
     name = TYPE_NAMES.get(schema.type)
-    if name is None or schema.type in _REFUSED:
+    if name is None or schema.type in REFUSED_TYPES:
         raise InvalidSchema(f"a topic cannot have a schema of type {name or schema.type}")
     if schema.type not in _OTHERS:
         if schema.definition:

@@ -8,37 +8,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mqbridge.pulsar.server.schema_compatibility import REFUSED_TYPES, TYPE_NAMES
 from mqbridge.pulsar.server.web.answers import json_response
 from mqbridge.pulsar.server.web.context import WebContext
 from mqbridge.pulsar.server.web.requests import MAX_INT64, find_target, json_body, number_in_path, topic_name
-from mqbridge.pulsar.wire.schemas import RegisteredSchema, Schema, Types, version_number
+from mqbridge.pulsar.wire.schemas import RegisteredSchema, Schema, version_number
 
 SCHEMA_PATH = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
-TYPE_NAMES: dict[int, str] = {
-    Types.NoSchema: "NONE",
-    Types.String: "STRING",
-    Types.Json: "JSON",
-    Types.Protobuf: "PROTOBUF",
-    Types.Avro: "AVRO",
-    Types.Bool: "BOOLEAN",
-    Types.Int8: "INT8",
-    Types.Int16: "INT16",
-    Types.Int32: "INT32",
-    Types.Int64: "INT64",
-    Types.Float: "FLOAT",
-    Types.Double: "DOUBLE",
-    Types.Date: "DATE",
-    Types.Time: "TIME",
-    Types.Timestamp: "TIMESTAMP",
-    Types.KeyValue: "KEY_VALUE",
-    Types.Instant: "INSTANT",
-    Types.LocalDate: "LOCAL_DATE",
-    Types.LocalTime: "LOCAL_TIME",
-    Types.LocalDateTime: "LOCAL_DATE_TIME",
-    Types.ProtobufNative: "PROTOBUF_NATIVE",
-}
-"""The name of each type in the admin interface."""
-TYPES = {name: kind for kind, name in TYPE_NAMES.items()}
+TYPES = {name: kind for kind, name in TYPE_NAMES.items() if kind not in REFUSED_TYPES}
+"""The types that a topic can have, by the names in the admin interface."""
 MAX_PROPERTIES = 1000
 
 
