@@ -116,8 +116,8 @@ class ListenerLimits(Options):
     unacknowledged_bytes: Size = Field(
         default=32 << 20,
         ge=MIN_IN_FLIGHT_BYTES,
-        description="Maximum bytes that are read for consumers and not acknowledged. A group gets a quarter of it in a partition, "
-        "or half while all together hold less than half.",
+        description="Maximum bytes that are read for consumers and not acknowledged. A group gets a quarter of it in a "
+        "partition, or half while all together hold less than half.",
     )
     unacknowledged_span: int = Field(
         default=10_000,
