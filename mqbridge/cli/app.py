@@ -20,7 +20,7 @@ class Commands(LazyGroup):
     subcommands = {  # noqa: RUF012 - declared as a ClassVar in LazyGroup
         "quickstart": Subcommand(
             f"{COMMANDS_PACKAGE}.quickstart:quickstart",
-            "Bridge a stream between two embedded logs and prove that it arrived. Needs nothing but Python.",
+            "Publish through a Pulsar listener, bridge the stream, and prove that it arrived. Needs nothing but Python.",
         ),
         "run": Subcommand(f"{COMMANDS_PACKAGE}.run:run", "Run the gateway until it is stopped."),
         "listen": Subcommand(f"{COMMANDS_PACKAGE}.listen:listen", "Serve unmodified clients of a system over any cluster."),
