@@ -42,6 +42,8 @@ class Capabilities:
     """Names that groups can have."""
     max_message_bytes: int | None = None
     """Maximum bytes of a message with its properties; None if there is no limit, or if it is known only to the servers."""
+    acknowledges_dropped: bool = False
+    """A lane acknowledges a whole batch also after `Batch.drop_contents`: it keeps what it needs in `Batch.handle`."""
     stable_positions: bool = True
     """A lane delivers a message again at the same position.
 

@@ -226,7 +226,8 @@ class BackingGroups:
         await feed.detach()  # of the lane before, which may still be releasing
         if member.leaving is not None or lane.revoked.is_set():
             return
-        source = LaneSource(lane, individual_ack=inbound.individual_ack)
+        needs_contents = not self._cluster.capabilities.acknowledges_dropped
+        source = LaneSource(lane, individual_ack=inbound.individual_ack, needs_contents=needs_contents)
         feed.attach(source)
         try:
             if isinstance(lane, AnnouncesRelease):

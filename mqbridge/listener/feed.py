@@ -471,13 +471,19 @@ class Feed:
             self._none_out.set()
 
     def _close_unit(self, held: HeldBatch) -> None:
-        """Count one open unit of a batch less; without any, its bytes are not held any more."""
+        """Count one open unit of a batch less. Without any, its contents are dropped, unless the source needs them until it has
+        the acknowledgement of all of it: then they stay, and count, until everything before them is acknowledged, too."""
         held.open_units -= 1
-        if not held.open_units:
-            self._held_bytes -= held.size
-            self._limits.unacknowledged.release(held.size)
-            if self._source is not None and not self._source.needs_contents:
-                held.batch.drop_contents()
+        source = self._source
+        if not held.open_units and (source is None or source.is_individual or not source.needs_contents):
+            held.batch.drop_contents()
+            self._let_go(held)
+
+    def _let_go(self, held: HeldBatch) -> None:
+        """Count the bytes of a batch no longer: its contents were dropped, or nothing refers to it soon."""
+        size, held.size = held.size, 0
+        self._held_bytes -= size
+        self._limits.unacknowledged.release(size)
 
     def give_back(self, delivered: Delivered, *, counted: bool, delay_s: float = 0.0) -> None:
         """Deliver a unit that is OUT again, after `delay_s`; with `counted`, this delivery counts as one."""
@@ -519,6 +525,8 @@ class Feed:
             self._span -= delivered.count
             self._progress.advance_past(delivered)
             batch = delivered.held.batch
+            if delivered.end_index == batch.count:
+                self._let_go(delivered.held)
             if self._uncommitted and self._uncommitted[-1][0] is batch:
                 self._uncommitted.pop()
             self._uncommitted.append((batch, delivered.end_index))

@@ -21,7 +21,7 @@ class FeedSource(Protocol):
     is_individual: bool
     """True if messages are acknowledged one by one, and what is acknowledged is never delivered again."""
     needs_contents: bool
-    """True if batches have to keep their received form until they are acknowledged."""
+    """True if batches have to keep their received form until they are acknowledged as a whole, so that its bytes count so long."""
     lost: asyncio.Event
     """Set when the partition does not belong to this gateway any more."""
 
@@ -48,13 +48,11 @@ class FeedSource(Protocol):
 class LaneSource:
     """A lane: the group is one of the backing cluster, which keeps its position."""
 
-    needs_contents = True
-    """Some adapters find in the received form what they acknowledge."""
-
-    def __init__(self, lane: InboundLane, *, individual_ack: bool) -> None:
+    def __init__(self, lane: InboundLane, *, individual_ack: bool, needs_contents: bool) -> None:
+        """`needs_contents` is True for adapters that find in the received form what they acknowledge."""
         self._lane = lane
         self.partition, self.lost = lane.partition, lane.revoked
-        self.is_individual = individual_ack
+        self.is_individual, self.needs_contents = individual_ack, needs_contents
 
     @property
     def caught_up(self) -> bool:

@@ -64,6 +64,26 @@ async def test_unacknowledged_messages_of_a_released_lane_are_redelivered(arena:
     assert numbers(received) == list(range(10, 20))
 
 
+async def test_a_batch_whose_contents_were_dropped_is_acknowledged(arena: Arena, cluster: Cluster) -> None:
+    if not cluster.capabilities.acknowledges_dropped:
+        pytest.skip("finds in the contents what it acknowledges")
+    topic, group = await arena.topic(cluster), fresh_group()
+    outbound = await arena.outbound(cluster, topic)
+    inbound = await arena.inbound(cluster, topic, group)
+    lane = await arena.lane(inbound)
+    await arena.send(outbound, 0, numbered(0, 10))
+    _, batches = await arena.take(lane, 10, acknowledge=False)
+    for batch in batches:
+        batch.drop_contents()
+        lane.acknowledge(batch)
+    await arena.send(outbound, 0, numbered(10, 20))
+    await arena.within(lane.receive())
+    await arena.within(inbound.close())
+    lane = await arena.lane(await arena.inbound(cluster, topic, group))
+    received, _ = await arena.take(lane, 10)
+    assert numbers(received) == list(range(10, 20))
+
+
 async def test_an_acknowledgement_to_a_revoked_lane_is_ignored(arena: Arena, cluster: Cluster) -> None:
     topic, group = await arena.topic(cluster), fresh_group()
     outbound = await arena.outbound(cluster, topic)

@@ -299,6 +299,36 @@ async def test_stuck_consumers_of_some_groups_do_not_stop_the_others() -> None:
     assert shared.used == 0
 
 
+@pytest.mark.parametrize("needs_contents", [False, True])
+async def test_what_waits_for_the_prefix_is_held_in_memory_only_if_it_counts(needs_contents: bool) -> None:
+    """One unit is not acknowledged, and everything behind it is: its contents are dropped, or their bytes still count."""
+    source = ScriptedSource(batch_units=1)
+    source.needs_contents = needs_contents
+    source.store(*[2] * 200)
+    unacknowledged = UnacknowledgedBytes(1 << 10)
+    feed = Feed(KEY, FORMAT, OffsetNumbering(), None, FeedLimits(unacknowledged, 10_000))
+    feed.attach(source)
+    first, *others = await take(feed, 2)
+    while others or source.next < source.end:
+        for each in others:
+            feed.acknowledge(each)
+        await settle()
+        if not (others := feed.take(2, 100)):
+            break
+    is_full = source.next < source.end
+    assert is_full == needs_contents, "what is held counts"
+    in_memory = [each for each in feed._units if each.held.batch.has_units]
+    assert (len(in_memory) > 1) == needs_contents
+    assert unacknowledged.used == sum(each.held.size for each in in_memory)
+    feed.acknowledge(first)
+    while source.committed < source.end:
+        await settle()
+        for each in feed.take(100, 1000):
+            feed.acknowledge(each)
+    assert unacknowledged.used == 0
+    await feed.detach()
+
+
 async def test_detaching_commits_and_releases_the_source() -> None:
     source, feed = ScriptedSource(), make_feed()
     source.store(1, 1, 1)

@@ -63,7 +63,7 @@ class Backing:
         if self.mode == "backing":
             self.inbound = await self.cluster.inbound(InboundSpec((TOPIC,), KEY.group, max_bytes=READ_BYTES, keep_units=True))
             lane = await anext(self.inbound.lanes())
-            self.feed.attach(LaneSource(lane, individual_ack=self.inbound.individual_ack))
+            self.feed.attach(LaneSource(lane, individual_ack=self.inbound.individual_ack, needs_contents=False))
         else:
             known = self.store.load(KEY)
             begin: Position = (0,) if known is None else known.mark

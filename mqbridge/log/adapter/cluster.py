@@ -38,6 +38,7 @@ class LogCluster:
 
     def __init__(self, name: str, config: LogSettings) -> None:
         self.capabilities = Capabilities(
+            acknowledges_dropped=True,
             seek=True,
             delete_topics=True,
             topic_name=NAME_RULE,

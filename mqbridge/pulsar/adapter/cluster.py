@@ -54,6 +54,7 @@ class Pulsar:
     def __init__(self, name: str, config: PulsarCluster) -> None:
         self.name, self.identity = name, config.identity
         self.capabilities = Capabilities(
+            acknowledges_dropped=True,
             seek=True,
             delay=True,
             delete_topics=config.admin_url is not None,

@@ -40,13 +40,15 @@ class BatchHandle:
     generation      the consumer's generation at delivery, a number that changes when its position is set back, as by a seek; if
                     it has changed since, acknowledgements of the batch have no effect, because the broker redelivers it
     last_entry      on an ordered lane (failover or exclusive), acknowledging the batch acknowledges everything up to this entry
+    end             the last entry of the batch
     unacknowledged  entries whose messages are not all acknowledged; empty on an ordered lane
     """
 
-    __slots__ = ("_prefix_entries", "_prefix_messages", "generation", "last_entry", "unacknowledged")
+    __slots__ = ("_prefix_entries", "_prefix_messages", "end", "generation", "last_entry", "unacknowledged")
 
-    def __init__(self, generation: int, last_entry: EntryId, entries: Iterable[Entry]) -> None:
-        self.generation, self.last_entry = generation, last_entry
+    def __init__(self, generation: int, last_entry: EntryId, end: EntryId, entries: Iterable[Entry] = ()) -> None:
+        """`entries` are those that are acknowledged one by one."""
+        self.generation, self.last_entry, self.end = generation, last_entry, end
         self.unacknowledged: dict[EntryId, Entry] = {entry.id: entry for entry in entries}
         self._prefix_entries = self._prefix_messages = 0
         """Number of entries whose messages are acknowledged in order from the first one, and number of their messages."""
@@ -115,10 +117,11 @@ class PulsarLane:
 
     def _make_batch(self, entries: list[Entry]) -> Batch:
         """Make a batch of the entries taken last, with its acknowledgement handle and the position after it."""
+        generation, end = self._consumer.generation, entries[-1].id
         if not self._ordered:
-            return make_batch(self.partition, entries, BatchHandle(self._consumer.generation, entries[-1].id, entries))
+            return make_batch(self.partition, entries, BatchHandle(generation, end, end, entries))
         ledger, entry = last = self._consumer.last_delivered
-        return make_batch(self.partition, entries, BatchHandle(self._consumer.generation, last, ()), (ledger, entry + 1, 0))
+        return make_batch(self.partition, entries, BatchHandle(generation, last, end), (ledger, entry + 1, 0))
 
     def _release_charge(self, batch: Batch | None = None) -> None:
         """Stop charging the last batch to the consumer's budget; with a `batch`, only if that is the last one."""
@@ -155,11 +158,13 @@ class PulsarLane:
         handle: BatchHandle = batch.handle
         if self.revoked.is_set() or handle.generation != self._consumer.generation:
             return
-        if self._ordered:
+        if self._ordered and indexes is None:
+            self._acknowledge_batch(handle)
+        elif indexes is not None and self._ordered:
             entries: Sequence[Entry] = batch.data
-            acknowledged = len(entries) if indexes is None else handle.advance(entries, len(indexes))
+            acknowledged = handle.advance(entries, len(indexes))
             if acknowledged == len(entries):
-                self._acknowledge_batch(entries, handle)
+                self._acknowledge_batch(handle)
             elif acknowledged:
                 self._consumer.acknowledge_up_to(entries[acknowledged - 1].id)
         elif indexes is None:
@@ -171,13 +176,13 @@ class PulsarLane:
                 if (entry := handle.unacknowledged.get(entry_id)) is not None and self._acknowledge_messages(entry, mask):
                     del handle.unacknowledged[entry_id]
 
-    def _acknowledge_batch(self, entries: Sequence[Entry], handle: BatchHandle) -> None:
-        """Acknowledge everything up to the end of a batch of an ordered lane."""
+    def _acknowledge_batch(self, handle: BatchHandle) -> None:
+        """Acknowledge everything up to the end of a batch of an ordered lane, whose contents may have been dropped."""
         self._consumer.acknowledge_up_to(handle.last_entry)
         # A chunked message that expired incomplete is delivered late, with an id before `last_entry`. Until its own id is
         # acknowledged, too, a cumulative acknowledgement stops before its chunks.
-        if entries[-1].id < handle.last_entry:
-            self._consumer.acknowledge_up_to(entries[-1].id)
+        if handle.end < handle.last_entry:
+            self._consumer.acknowledge_up_to(handle.end)
 
     def _acknowledge_messages(self, entry: Entry, mask: int) -> bool:
         """Acknowledge the messages whose bits are 1 in this mask; return True if the whole entry is acknowledged now."""

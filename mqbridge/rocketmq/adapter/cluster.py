@@ -58,6 +58,7 @@ class RocketMQ:
 
     def __init__(self, name: str, config: RocketMQCluster) -> None:
         self.capabilities = Capabilities(
+            acknowledges_dropped=True,
             seek=True,
             delay=True,
             delete_topics=True,

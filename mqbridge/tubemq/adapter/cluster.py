@@ -64,6 +64,7 @@ class TubeMQ:
         has_admin = config.admin_url is not None
         # Empty messages need no capability: Brokers refuse them, but the mapping adds an attribute block.
         self.capabilities = Capabilities(
+            acknowledges_dropped=True,
             seek=True,
             create_topics=has_admin,
             delete_topics=has_admin and config.admin_token is not None,

@@ -30,6 +30,7 @@ class MemoryCluster:
     def __init__(self, name: str, config: MemoryConfig) -> None:
         self.name, self.identity = name, config.identity
         self.capabilities = Capabilities(
+            acknowledges_dropped=True,
             seek=True,
             delete_topics=True,
             max_message_bytes=config.max_message_bytes,
