@@ -14,7 +14,6 @@ from mqbridge.config.options.listener import ListenerConfig, is_loopback
 from mqbridge.errors import MqbridgeError
 from mqbridge.gateway.listener_settings import SUBSCRIPTION_SYSTEM, settings_of
 from mqbridge.gateway.listeners import group_store_path
-from mqbridge.listener.definitions import definitions_topic
 from mqbridge.listener.listener import ListenerSettings, reserved_topics
 from mqbridge.listener.server import ServedSystem, load_servers
 from mqbridge.listener.topics import ListenedTopics, TopicTemplate
@@ -156,7 +155,7 @@ async def _check_topics(found: ListenerFindings, settings: ListenerSettings, clu
             found.warnings.append(f"topics that clients use and that do not exist cannot be created: {error}")
     if not cluster.capabilities.list_topics:
         return
-    is_reserved = reserved_topics(settings, definitions_topic(cluster))
+    is_reserved = reserved_topics(settings, cluster)
     topics = ListenedTopics(cluster, template, create_partitions=settings.create_partitions, is_reserved=is_reserved)
     try:
         stored = sorted(await cluster.topics())

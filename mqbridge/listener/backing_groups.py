@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
 from mqbridge.adapter.cluster import Cluster
@@ -70,8 +71,7 @@ class _Member:
     def learn(self, topic: ListenedTopic) -> None:
         """Take note of the partitions of a newer description of the topic."""
         if not topic.partitions.items() <= self.topic.partitions.items():
-            partitions = {**self.topic.partitions, **topic.partitions}
-            self.topic = ListenedTopic(topic.name, topic.backing, partitions, topic.is_partitioned)
+            self.topic = replace(topic, partitions={**self.topic.partitions, **topic.partitions})
 
     def check_joined(self) -> None:
         """Raise ClusterError if it could not be joined, and RequestRefused if it is being left."""
@@ -220,8 +220,7 @@ class BackingGroups:
         index = next((index for index, name in member.topic.partitions.items() if name == lane.partition.name), None)
         if index is None:
             index = lane.partition.index
-            topic = member.topic
-            member.learn(ListenedTopic(topic.name, topic.backing, {index: lane.partition.name}, topic.is_partitioned))
+            member.learn(replace(member.topic, partitions={index: lane.partition.name}))
         feed = self._feed(member, lane.partition.name, index)
         await feed.detach()  # of the lane before, which may still be releasing
         if member.leaving is not None or lane.revoked.is_set():

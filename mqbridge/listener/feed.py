@@ -471,8 +471,10 @@ class Feed:
             self._none_out.set()
 
     def _close_unit(self, held: HeldBatch) -> None:
-        """Count one open unit of a batch less. Without any, its contents are dropped, unless the source needs them until it has
-        the acknowledgement of all of it: then they stay, and count, until everything before them is acknowledged, too."""
+        """Count one open unit of a batch less; without any, its contents are dropped.
+
+        If the source needs them to acknowledge the batch, they stay, and count, until everything before is acknowledged, too.
+        """
         held.open_units -= 1
         source = self._source
         if not held.open_units and (source is None or source.is_individual or not source.needs_contents):

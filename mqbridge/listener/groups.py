@@ -16,6 +16,7 @@ from mqbridge.errors import ClusterError, Failure, RefusalReason, RequestRefused
 from mqbridge.groups.store import GroupKey, GroupStore
 from mqbridge.listener.feed import Feed, FeedLimits
 from mqbridge.listener.limits import READ_BYTES
+from mqbridge.listener.parked import DueNumbering
 from mqbridge.listener.sources import ReaderSource
 from mqbridge.listener.topics import ListenedTopic
 from mqbridge.message import Partition, Position
@@ -76,7 +77,8 @@ class Partitions:
 
     def make_feed(self, topic: ListenedTopic, partition: int, group: str, store: GroupStore | None) -> Feed:
         """Make a feed without a source."""
-        return Feed(self.key(topic, partition, group), self._format, self._cluster.numbering, store, self._limits)
+        numbering = DueNumbering(self._cluster.numbering) if topic.is_due else self._cluster.numbering
+        return Feed(self.key(topic, partition, group), self._format, numbering, store, self._limits)
 
     def key(self, topic: ListenedTopic, partition: int, group: str) -> GroupKey:
         """Return the key of a group's partition in the state file."""

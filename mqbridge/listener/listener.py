@@ -12,13 +12,15 @@ DRAINING   clients are sent away, and what is in flight is finished
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from mqbridge.adapter.cluster import Cluster
+from mqbridge.adapter.formats import UnitFormat
 from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.registry import load_adapters
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.errors import ConfigError, LocalProtocolError
 from mqbridge.groups.store import GroupStore
@@ -28,6 +30,7 @@ from mqbridge.listener.feed import FeedLimits
 from mqbridge.listener.groups import GroupNames, Groups, Partitions
 from mqbridge.listener.limits import InFlightBytes, UnacknowledgedBytes, limited
 from mqbridge.listener.own_groups import OwnGroups
+from mqbridge.listener.parking import Parking, parking_name
 from mqbridge.listener.publishers import Publishers
 from mqbridge.listener.server import ProtocolServer, ServedSystem, Services
 from mqbridge.listener.topics import ListenedTopics, TopicTemplate
@@ -109,10 +112,12 @@ class Listener:
             cluster,
             TopicTemplate(settings.topics),
             create_partitions=settings.create_partitions,
-            is_reserved=reserved_topics(settings, definitions_topic(cluster)),
+            is_reserved=reserved_topics(settings, cluster),
         )
         self.publishers = Publishers(cluster, self.in_flight, self._open_dead_letters, in_order=system.answers_in_order)
         self.groups = self._make_groups(partitions, store, member)
+        definitions = Definitions(cluster)
+        self.parking = Parking(cluster, settings.parking, unit_format_of(system), definitions, self._open_dead_letters, member)
         self.server: ProtocolServer = system.make(
             Services(
                 name=settings.name,
@@ -121,7 +126,8 @@ class Listener:
                 publishers=self.publishers,
                 groups=self.groups,
                 partitions=partitions,
-                definitions=Definitions(cluster),
+                parking=self.parking,
+                definitions=definitions,
                 in_flight=self.in_flight,
                 numbering=cluster.numbering,
                 max_message_bytes=lambda: cluster.capabilities.max_message_bytes,
@@ -175,6 +181,7 @@ class Listener:
             raise LocalProtocolError(f"listener {self.settings.name} was closed while it was started")
         if self.web_port is not None:
             self.web_port.start(self.server.web)
+        self.parking.start()
         self.state = ListenerState.SERVING
         log.info(
             "listener %s serves %s clients at %s:%d from cluster %s",
@@ -205,6 +212,7 @@ class Listener:
                 await self._step("closing the web port", self.web_port.stop(), deadline)
         await asyncio.gather(  # a backing that stores nothing must not use up the time in which groups are left
             self._step("closing the server", self.server.close(deadline), deadline),
+            self._step("closing the parking", self.parking.close(deadline), deadline),
             self._step("closing producers", self.publishers.close_all(deadline), deadline),
             self._step("leaving groups", self.groups.close(deadline), deadline),
         )
@@ -241,6 +249,12 @@ class Listener:
             return self._dead_letters
 
 
+def unit_format_of(system: ServedSystem) -> UnitFormat:
+    """Return the format of units of a server's clients."""
+    formats: Iterable[UnitFormat] = load_adapters()[system.system].formats
+    return next(each for each in formats if each.name == system.unit_format)
+
+
 def _bind(bind: Callable[[], None], name: str, key: str, address: str) -> None:
     try:
         bind()
@@ -252,7 +266,8 @@ def _bind(bind: Callable[[], None], name: str, key: str, address: str) -> None:
         ) from error
 
 
-def reserved_topics(settings: ListenerSettings, schemas: str) -> Callable[[str], bool]:
+def reserved_topics(settings: ListenerSettings, cluster: Cluster) -> Callable[[str], bool]:
     """Return a function that is True for the names of topics which the gateway uses itself: clients do not see them."""
-    exact = {settings.dead_letter_topic, schemas, settings.parking}
-    return lambda name: name in exact or name.startswith((f"{settings.parking}-", "mqbridge-dead-"))
+    parking = parking_name(cluster.capabilities.topic_name, f"{settings.parking}-")
+    exact = {settings.dead_letter_topic, definitions_topic(cluster), settings.parking}
+    return lambda name: name in exact or name.startswith((f"{settings.parking}-", parking, "mqbridge-dead-"))

@@ -15,6 +15,7 @@ from mqbridge.errors import ConfigError
 from mqbridge.listener.definitions import Definitions
 from mqbridge.listener.groups import Groups, Partitions
 from mqbridge.listener.limits import InFlightBytes
+from mqbridge.listener.parking import Parking
 from mqbridge.listener.publishers import Publishers
 from mqbridge.listener.topics import ListenedTopics
 from mqbridge.net.listen import ClientSession
@@ -33,6 +34,7 @@ class Services:
     publishers         store what producers send
     groups             feeds of groups, and requests about groups
     partitions         reads partitions by position
+    parking            keeps messages that wait long for a group
     definitions        definitions that clients have registered, such as schemas; the server starts and closes them
     in_flight          bytes that were received and are not stored: while it is full, nothing more is read from clients
     numbering          how positions become numbers
@@ -50,6 +52,7 @@ class Services:
     publishers: Publishers
     groups: Groups
     partitions: Partitions
+    parking: Parking
     definitions: Definitions
     in_flight: InFlightBytes
     numbering: Numbering

@@ -21,7 +21,7 @@ class FeedSource(Protocol):
     is_individual: bool
     """True if messages are acknowledged one by one, and what is acknowledged is never delivered again."""
     needs_contents: bool
-    """True if batches have to keep their received form until they are acknowledged as a whole, so that its bytes count so long."""
+    """True if batches have to keep their received form until they are acknowledged as a whole: its bytes count so long."""
     lost: asyncio.Event
     """Set when the partition does not belong to this gateway any more."""
 

@@ -40,12 +40,14 @@ class ListenedTopic:
     backing         its name in the cluster
     partitions      names of the cluster's partitions, by the index by which clients count them
     is_partitioned  False if clients see one partition as a topic without partitions, where their protocol tells the two apart
+    is_due          True for a topic of messages that were parked and are due (see `parking`), which clients do not see
     """
 
     name: str
     backing: str
     partitions: Mapping[int, str]
     is_partitioned: bool
+    is_due: bool = False
 
     @property
     def count(self) -> int:

@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 from mqbridge.adapter.formats import MAX_UNIT_MESSAGES
 from mqbridge.adapter.inbound import Sharing, Start
-from mqbridge.errors import LaneRevoked, RefusalReason, RequestRefused
+from mqbridge.errors import LaneRevoked, MqbridgeError, RefusalReason, RequestRefused
 from mqbridge.listener.groups import GroupStart
+from mqbridge.listener.parking import delete_group
 from mqbridge.listener.publishers import sender_partition
 from mqbridge.listener.server import ServerCounts, Services
 from mqbridge.message import Position
+from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import spawn
 from mqbridge.pulsar.server.consumer import ClientLink, ServedConsumer, ServedConsumerState
 from mqbridge.pulsar.server.dispatchers import SLOTS
@@ -28,6 +30,7 @@ from mqbridge.pulsar.server.producers import PartitionProducers, ProducerFenced
 from mqbridge.pulsar.server.refusals import CodedRefusal, text_of
 from mqbridge.pulsar.server.schemas import NO_VERSION, Schemas
 from mqbridge.pulsar.server.subscription import ServedSubscription, SubscriptionState, Types
+from mqbridge.pulsar.server.subscription_feeds import GroupParking
 from mqbridge.pulsar.server.topic_names import MAX_NAME_CHARS, OpenPartition, find_partition, parse_requested
 from mqbridge.pulsar.wire import codes, ids, server_commands
 from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE, FRAME_PADDING
@@ -47,6 +50,8 @@ CLOSED_TOPIC_S = 1.0
 """How long a topic that was closed refuses clients: one that came back at once would disturb its deletion."""
 REQUEST_TIMEOUT_S = 120.0
 """Maximum time for a request; clients wait 30 s and ask again. A group of many partitions may take long to join."""
+DUE_PAUSE_S = 60.0
+"""Longest pause after what is due for a subscription could not be read."""
 MAX_PATTERN_CHARS = 1000
 """Maximum length of a pattern that is applied here."""
 MAX_RANGES = 1000
@@ -128,6 +133,8 @@ class Broker:
         """The subscriptions that are not durable; each has one consumer."""
         self._owned: dict[ServedProducer, tuple[PartitionKey, PartitionProducers]] = {}
         self._partition_of: dict[ServedSubscription, OpenPartition] = {}
+        self._due_tasks: dict[ServedSubscription, asyncio.Task[None]] = {}
+        """Tasks that read what was parked and is due."""
         self._locks: dict[tuple[PartitionKey, str], tuple[asyncio.Lock, list[None]]] = {}
         self._names = (f"{services.name}-{secrets.token_hex(4)}-{number}" for number in itertools.count())
         self._ended = [0] * 5
@@ -376,11 +383,40 @@ class Broker:
             self.message_ids,
             is_durable=True,
             open_dead_letters=self.services.open_dead_letters,
+            parking=GroupParking(self.services.parking, partition.topic, partition.index),
+        )
+        self._due_tasks[subscription] = spawn(
+            self._read_due(subscription, partition, SHARING[request.subType]), f"what is due for {subscription.name}"
         )
         subscription.on_empty = lambda: self.end_if_unused(subscription)
         self.subscriptions[(partition.topic.backing, partition.index), request.subscription] = subscription
         self._partition_of[subscription] = partition
         return subscription
+
+    async def _read_due(self, subscription: ServedSubscription, partition: OpenPartition, sharing: Sharing) -> None:
+        """Read what was parked and is due for a subscription, as soon as there is a topic of it."""
+        services, pauses = self.services, Backoff(1.0, DUE_PAUSE_S)
+        found = asyncio.Event()
+        stop = services.parking.watch(found.set)
+        try:
+            while True:
+                found.clear()
+                try:
+                    topic = await services.parking.due_topic(partition.topic, subscription.name)
+                    if topic is not None and partition.index in topic.partitions:
+                        feed = await services.groups.open(topic, partition.index, subscription.name, Start.EARLIEST, sharing)
+                        break
+                except MqbridgeError as error:
+                    log.warning("what is due for subscription %s is not read now: %s", subscription.name, error)
+                    await asyncio.sleep(pauses.delay())
+                    continue
+                await found.wait()
+        finally:
+            stop()
+        if subscription.state is SubscriptionState.ENDED:
+            services.groups.release(feed)
+        else:
+            subscription.add_due(feed)
 
     async def _make_room(self, subscription: ServedSubscription, asking: ClientLink) -> None:
         """Find out if the consumer of an exclusive subscription is still there; one whose client is gone makes room.
@@ -445,7 +481,10 @@ class Broker:
             key = (partition.topic.backing, partition.index), subscription.name
             if self.subscriptions.get(key) is subscription:
                 del self.subscriptions[key]
+            self._due_tasks.pop(subscription).cancel()
             self.services.groups.release(subscription.feed)
+            if subscription.feeds.due is not None:
+                self.services.groups.release(subscription.feeds.due)
         else:
             self.readers.discard(subscription)
             spawn(subscription.feed.detach(), f"close of a reader of {subscription.topic}")
@@ -468,7 +507,9 @@ class Broker:
             try:
                 async with self._locked(key):
                     if key not in self.subscriptions:
-                        await self.services.groups.delete(partition.topic, subscription.name, partition.index)
+                        await delete_group(
+                            self.services.parking, self.services.groups, partition.topic, subscription.name, partition.index
+                        )
             except BaseException:  # its client goes on with the consumer, and has to open it again
                 consumer.link.send(server_commands.close_consumer(consumer.id))
                 raise
@@ -491,7 +532,8 @@ class Broker:
         key = (partition.topic.backing, partition.index), subscription.name
         async with self._locked(key):  # a client that subscribes again meanwhile must hear of the seek first
             try:
-                await subscription.seek(position)
+                async with self.services.parking.moving(partition.topic, subscription.name, [partition.index]):
+                    await subscription.seek(position)
             except LaneRevoked as error:
                 raise RequestRefused(str(error), RefusalReason.NOT_READY) from error
             finally:

@@ -634,7 +634,7 @@ class ServedConnection:
             )
 
     async def _answer_ack(self, consumer: ServedConsumer, subscription: ServedSubscription, request_id: int) -> None:
-        await subscription.feed.recorded()
+        await subscription.feeds.recorded()
         self.reply(server_commands.ack_response(consumer.id, request_id))
 
     def _on_redeliver(self, command: BaseCommand) -> None:

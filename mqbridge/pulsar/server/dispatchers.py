@@ -14,8 +14,9 @@ from mqbridge.listener.delivered import Delivered
 from mqbridge.listener.delivered import State as UnitState
 from mqbridge.listener.feed import Feed
 from mqbridge.pulsar.server.consumer import ServedConsumer
-from mqbridge.pulsar.server.entries import delay_of, sticky_key_of
+from mqbridge.pulsar.server.entries import sticky_key_of
 from mqbridge.pulsar.server.quarantine import Quarantine
+from mqbridge.pulsar.server.subscription_feeds import SubscriptionFeeds
 from mqbridge.pulsar.wire.hashing import murmur3_32
 
 WRITE_BYTES = 1 << 20
@@ -30,8 +31,6 @@ MAX_NAME_IN_POINT = 100
 """Maximum length of the part of a consumer's name by which its points are computed."""
 MAX_WAITING_UNITS = 2000
 """Maximum number of units that a Key_Shared subscription has taken and cannot give to the consumer of their key yet."""
-MAX_HELD_DELAY_S = 24 * 3600.0
-"""Maximum time for which a timer is set; a unit that is due later is looked at again then."""
 
 
 class Dispatcher(Protocol):
@@ -57,7 +56,7 @@ class Dispatcher(Protocol):
         """Give the units back to the feed that were taken and no consumer has: nothing is dispatched any more."""
 
     def forget(self) -> None:
-        """Forget all units: the feed has forgotten them."""
+        """Forget all units: a feed has forgotten its own."""
 
     def dispatch(self) -> None:
         """Deliver what can be delivered."""
@@ -122,9 +121,9 @@ class SharedDispatcher:
 
     newest = -1
 
-    def __init__(self, feed: Feed, quarantine: Quarantine) -> None:
+    def __init__(self, feeds: SubscriptionFeeds, quarantine: Quarantine) -> None:
         self.consumers: Sequence[ServedConsumer] = ()
-        self._feed, self._quarantine = feed, quarantine
+        self._feeds, self._quarantine = feeds, quarantine
         self._next = 0
         """Index of the consumer whose turn it is."""
 
@@ -135,14 +134,14 @@ class SharedDispatcher:
     def removed(self, consumer: ServedConsumer) -> None:
         """Deliver again what a consumer had; that does not count as a delivery, as brokers do not count it."""
         for each in consumer.take_back():
-            self._feed.give_back(each, counted=False)
+            self._feeds.give_back(each, counted=False)
 
     def redeliver(self, consumer: ServedConsumer, units: Iterable[Delivered]) -> None:
         """Deliver these units again, to any consumer."""
         for each in units:
             consumer.out.pop(each.number, None)
             each.taker = None
-            self._feed.give_back(each, counted=True)
+            self._feeds.give_back(each, counted=True)
 
     def acknowledged(self, delivered: Delivered, consumer: ServedConsumer) -> None:
         """Do nothing more."""
@@ -151,17 +150,17 @@ class SharedDispatcher:
         """Do nothing: it has no units that no consumer has."""
 
     def forget(self) -> None:
-        """Forget what the consumers have."""
+        """Forget what the consumers have; what is of the other feed comes again."""
         for consumer in self.consumers:
-            consumer.take_back()
+            self.removed(consumer)
 
     def dispatch(self) -> None:
         """Give units to consumers in turn, while one of those with the highest priority can take any."""
         while (consumer := self._pick()) is not None:
-            taken = self._feed.take(min(consumer.permits, SHARED_MESSAGES), WRITE_BYTES)
+            taken = self._feeds.take(min(consumer.permits, SHARED_MESSAGES), WRITE_BYTES)
             if not taken:
                 return
-            due = hold_delayed(self._feed, self._quarantine.without_defects(taken))
+            due = self._feeds.hold_delayed(self._quarantine.without_defects(taken))
             if due:
                 for each, reason in consumer.deliver(due, counts_deliveries=True):
                     self._quarantine.put_away(each, reason)
@@ -177,21 +176,6 @@ class SharedDispatcher:
         return min(ready, key=lambda consumer: consumer.priority, default=None)
 
 
-def hold_delayed(feed: Feed, taken: Iterable[Delivered]) -> list[Delivered]:
-    """Return the units that are due; the others come again when they are."""
-    due: list[Delivered] = []
-    for each in taken:
-        try:
-            delay_s = delay_of(each)
-        except RemoteProtocolError:  # the client finds out that it is damaged
-            delay_s = 0.0
-        if delay_s > 0:
-            feed.give_back(each, counted=False, delay_s=min(delay_s, MAX_HELD_DELAY_S))
-        else:
-            due.append(each)
-    return due
-
-
 class KeySharedDispatcher:
     """Key_Shared: each hash slot of keys belongs to one consumer, and the units of a slot are delivered in order.
 
@@ -201,9 +185,9 @@ class KeySharedDispatcher:
 
     newest = -1
 
-    def __init__(self, feed: Feed, quarantine: Quarantine) -> None:
+    def __init__(self, feeds: SubscriptionFeeds, quarantine: Quarantine) -> None:
         self.consumers: Sequence[ServedConsumer] = ()
-        self._feed, self._quarantine = feed, quarantine
+        self._feeds, self._quarantine = feeds, quarantine
         self._points: dict[ServedConsumer, list[tuple[int, ServedConsumer]]] = {}
         """The points of each consumer on the ring: to compute them takes a while."""
         self._ring: list[tuple[int, ServedConsumer]] | None = []
@@ -254,7 +238,7 @@ class KeySharedDispatcher:
             slot = self._slots[each.number]
             self._release(slot)
             self._wait(slot, each)
-            self._feed.count_redelivery(each)
+            self._feeds.count_redelivery(each)
 
     def acknowledged(self, delivered: Delivered, consumer: ServedConsumer) -> None:  # noqa: ARG002 - the slot knows it
         """Release the slot when nothing of it is delivered any more."""
@@ -265,14 +249,18 @@ class KeySharedDispatcher:
         for units in self._waiting.values():
             for each in units:
                 del self._slots[each.number]
-                self._feed.give_back(each, counted=False)
+                self._feeds.give_back(each, counted=False)
         self._waiting.clear()
         self._waiting_count = 0
 
     def forget(self) -> None:
-        """Forget everything."""
+        """Forget everything; what is of the other feed comes again."""
         for consumer in self.consumers:
-            consumer.take_back()
+            for each in consumer.take_back():
+                self._feeds.give_back(each, counted=False)
+        for units in self._waiting.values():
+            for each in units:
+                self._feeds.give_back(each, counted=False)
         self._waiting.clear()
         self._holders.clear()
         self._slots.clear()
@@ -295,10 +283,10 @@ class KeySharedDispatcher:
         """Deliver what waits and can be delivered now, then new units."""
         self._deliver_waiting()
         while self._waiting_count < MAX_WAITING_UNITS and any(consumer.can_take for consumer in self.consumers):
-            taken = self._feed.take(max(1, min(SHARED_MESSAGES, MAX_WAITING_UNITS - self._waiting_count)), WRITE_BYTES)
+            taken = self._feeds.take(max(1, min(SHARED_MESSAGES, MAX_WAITING_UNITS - self._waiting_count)), WRITE_BYTES)
             if not taken:
                 return
-            for each in hold_delayed(self._feed, self._quarantine.without_defects(taken)):
+            for each in self._feeds.hold_delayed(self._quarantine.without_defects(taken)):
                 self._wait(_slot_of(each), each)
             self._deliver_waiting()
 

@@ -1,17 +1,22 @@
 """Message ids that clients see: a ledger, an entry, and the index in a batch.
 
 Where the backing numbers its messages one by one, every id has the ledger LEDGER, and the entry is the number of the unit's first
-message. Elsewhere the id is made of the first two components of the position. So ids ascend as positions do, every gateway gives
-the same ones, and nothing has to be stored.
+message; messages that were parked have the ledger DUE_LEDGER. Elsewhere the id is made of the first two components of the
+position. So ids ascend as positions do, every gateway gives the same ones, and nothing has to be stored.
 """
 
 from mqbridge.adapter.numbering import Numbering
+from mqbridge.listener.parked import FIRST_NUMBER
 from mqbridge.message import Position
 from mqbridge.pulsar.wire.ids import EARLIEST, EntryId
 
 LEDGER = 1
-"""Ledger of all ids over a backing with dense numbers."""
+"""Ledger of ids over a backing with dense numbers."""
+DUE_LEDGER = 2
+"""Ledger of the ids of messages that were parked, and come from a topic of their own."""
 MAX_NUMBER = (1 << 63) - 1
+LAST_NUMBER = FIRST_NUMBER - 1
+"""A number that no message of a partition has, where numbers are dense."""
 
 
 class MessageIds:
@@ -23,7 +28,7 @@ class MessageIds:
     def entry_id(self, number: int) -> EntryId:
         """Return the id of the unit whose first message has this number."""
         if self._numbering.dense:
-            return LEDGER, number
+            return (LEDGER, number) if number < FIRST_NUMBER else (DUE_LEDGER, number - FIRST_NUMBER)
         ledger, entry, *_ = self._numbering.position(number)
         return ledger, entry
 
@@ -40,7 +45,10 @@ class MessageIds:
         if ledger < 0 or entry == EARLIEST:
             return 0
         if self._numbering.dense:
-            return 0 if ledger < LEDGER else MAX_NUMBER if ledger > LEDGER else max(0, min(index, MAX_NUMBER))
+            begin = {LEDGER: 0, DUE_LEDGER: FIRST_NUMBER}.get(ledger)
+            if begin is None:
+                return 0 if ledger < LEDGER else MAX_NUMBER
+            return begin + max(0, min(index, LAST_NUMBER))
         for position in ((ledger, max(0, index), 0), (ledger, max(0, index))):
             try:
                 return self._numbering.number(position)
@@ -51,12 +59,15 @@ class MessageIds:
     def is_possible(self, entry: EntryId) -> bool:
         """Return False for an id that no unit can have."""
         ledger, index = entry
-        is_own = ledger == LEDGER if self._numbering.dense else ledger >= 0
-        return is_own and index >= 0 and self.number_of(entry) != MAX_NUMBER
+        is_own = LEDGER <= ledger <= DUE_LEDGER if self._numbering.dense else ledger >= 0
+        return is_own and index >= 0 and self.number_of(entry) not in (LAST_NUMBER, MAX_NUMBER)
 
     def position_of(self, entry: EntryId, skipped: int = 0) -> Position | None:
-        """Return the position of a unit, or after some of its messages, where a reader can begin; None after the last number."""
+        """Return the position of a unit, or after some of its messages, where a reader can begin.
+
+        None after the last number, and for messages that were parked: they are nowhere in the partition.
+        """
         number = self.number_of(entry) + skipped
-        if number >= MAX_NUMBER:
+        if number >= (LAST_NUMBER if self._numbering.dense else MAX_NUMBER):
             return None
         return self._numbering.position(number)

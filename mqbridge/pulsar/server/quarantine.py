@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from mqbridge.adapter.receipt import MessageFailure
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.listener.delivered import Delivered
-from mqbridge.listener.feed import Feed
 from mqbridge.listener.server import OpenDeadLetters
 from mqbridge.message import Message
 from mqbridge.net.tasks import spawn
 from mqbridge.pulsar.server.entries import defect_of
+from mqbridge.pulsar.server.subscription_feeds import SubscriptionFeeds
 
 log = logging.getLogger(__name__)
 
@@ -31,13 +31,13 @@ MAX_STORING = 100
 class Quarantine:
     """See the module; of one subscription."""
 
-    def __init__(self, topic: str, feed: Feed, open_dead_letters: OpenDeadLetters | None) -> None:
+    def __init__(self, topic: str, feeds: SubscriptionFeeds, open_dead_letters: OpenDeadLetters | None) -> None:
         """`topic` is its name for clients. Without `open_dead_letters`, the messages are skipped."""
         self.stored = 0
         """Number of messages that were stored as dead letters."""
         self.skipped = 0
         """Number of messages that were only skipped."""
-        self._topic, self._feed, self._open = topic, feed, open_dead_letters
+        self._topic, self._feeds, self._open = topic, feeds, open_dead_letters
         self._storing = 0
 
     def without_defects(self, taken: Sequence[Delivered]) -> list[Delivered]:
@@ -56,9 +56,9 @@ class Quarantine:
         if message is None or self._open is None:
             self.skipped += 1
             log.warning("a message of %s is skipped, because it cannot be read: %s", self._topic, reason)
-            self._feed.acknowledge(delivered)
+            self._feeds.acknowledge(delivered)
         elif self._storing >= MAX_STORING:
-            self._feed.give_back(delivered, counted=False, delay_s=RETRY_S)
+            self._feeds.give_back(delivered, counted=False, delay_s=RETRY_S)
         else:
             self._storing += 1
             spawn(self._store(self._open, delivered, message, reason), f"dead letter of {self._topic}")
@@ -78,7 +78,7 @@ class Quarantine:
         if problem is None:
             self.stored += 1
             log.warning("a message of %s cannot be read, and is a dead letter in %s: %s", self._topic, letters.label, reason)
-            self._feed.acknowledge(delivered)
+            self._feeds.acknowledge(delivered)
         else:
             log.error("a message of %s cannot be read (%s), nor stored as a dead letter: %s", self._topic, reason, problem)
-            self._feed.give_back(delivered, counted=False, delay_s=RETRY_S)
+            self._feeds.give_back(delivered, counted=False, delay_s=RETRY_S)

@@ -27,6 +27,7 @@ from mqbridge.pulsar.server.consumer import ServedConsumer, ServedConsumerState
 from mqbridge.pulsar.server.dispatchers import Dispatcher, KeySharedDispatcher, OneConsumerDispatcher, SharedDispatcher
 from mqbridge.pulsar.server.message_ids import MessageIds
 from mqbridge.pulsar.server.quarantine import Quarantine
+from mqbridge.pulsar.server.subscription_feeds import GroupParking, SubscriptionFeeds
 from mqbridge.pulsar.wire import server_commands
 from mqbridge.pulsar.wire.hashing import murmur3_32
 from mqbridge.pulsar.wire.ids import entry_id, from_words, full_mask
@@ -63,6 +64,7 @@ class ServedSubscription:
         *,
         is_durable: bool,
         open_dead_letters: OpenDeadLetters | None = None,
+        parking: GroupParking | None = None,
     ) -> None:
         """`topic` is its name for clients; `partition` is -1 if it is not partitioned. For dead letters, see `Quarantine`."""
         self.state = SubscriptionState.OPEN
@@ -71,10 +73,11 @@ class ServedSubscription:
         """The type that the present consumers have."""
         self.consumers: list[ServedConsumer] = []
         self._ids = message_ids
-        self.quarantine = Quarantine(topic, feed, open_dead_letters)
+        self.feeds = SubscriptionFeeds(feed, parking)
+        self.quarantine = Quarantine(topic, self.feeds, open_dead_letters)
         self._dispatcher: Dispatcher = self._make_dispatcher()
-        self._generation = feed.generation
-        self._stop_watching = feed.watch(self._on_feed)
+        self._generations = self.feeds.generations
+        self._stop_watching = [feed.watch(self._on_feed)]
         self.on_empty: Callable[[], None] = lambda: None
         """Called soon after all consumers were sent away."""
         self._chunked_bytes = 0
@@ -131,9 +134,9 @@ class ServedSubscription:
 
     def _make_dispatcher(self) -> Dispatcher:
         if self.type == Types.Shared:
-            return SharedDispatcher(self.feed, self.quarantine)
+            return SharedDispatcher(self.feeds, self.quarantine)
         if self.type == Types.Key_Shared:
-            return KeySharedDispatcher(self.feed, self.quarantine)
+            return KeySharedDispatcher(self.feeds, self.quarantine)
         return OneConsumerDispatcher(self.feed, self.quarantine, self._choose_active)
 
     def _choose_active(self, consumers: Sequence[ServedConsumer]) -> ServedConsumer | None:
@@ -188,8 +191,8 @@ class ServedSubscription:
         """Handle a change of the feed: units that have come, or a source that was lost or found."""
         if self.state is SubscriptionState.ENDED:
             return
-        if self._generation != self.feed.generation:
-            self._generation = self.feed.generation
+        if self._generations != self.feeds.generations:
+            self._generations = self.feeds.generations
             self._dispatcher.forget()
             if self.state is SubscriptionState.OPEN and self.consumers:
                 log.info("subscription %s of %s: the partition was lost, its consumers subscribe again", self.name, self.topic)
@@ -199,19 +202,19 @@ class ServedSubscription:
 
     def dispatch(self) -> None:
         """Deliver what can be delivered."""
-        if self.state is SubscriptionState.OPEN and self._generation == self.feed.generation:
+        if self.state is SubscriptionState.OPEN and self._generations == self.feeds.generations:
             self._dispatcher.dispatch()
             chunked = sum(consumer.incomplete_bytes() for consumer in self.consumers if consumer.chunked)
             if chunked != self._chunked_bytes:
                 self._chunked_bytes = chunked
-                self.feed.allow(HELD_TWICE * chunked)
+                self.feeds.allow(HELD_TWICE * chunked)
 
     # --- acknowledgements -----------------------------------------------------------------------------------------------
 
     def acknowledge(self, message_ids: Iterable[MessageIdData]) -> None:
         """Acknowledge single entries, or messages of batches."""
         found: list[tuple[Delivered, int | None]] = []
-        number_of, find = self._ids.number_of, self.feed.find
+        number_of, find = self._ids.number_of, self.feeds.find
         for each in message_ids:
             entry = entry_id(each)
             delivered = find(number_of(entry)) if self._ids.is_possible(entry) else None
@@ -224,7 +227,7 @@ class ServedSubscription:
                 bits = full_mask(delivered.count) & ~from_words(each.ack_set)
             found.append((delivered, bits))
         if found:
-            self.feed.acknowledge_all(found)
+            self.feeds.acknowledge_all(found)
         for delivered, _ in found:
             if delivered.state is UnitState.DONE:
                 taker = delivered.taker
@@ -262,6 +265,12 @@ class ServedSubscription:
         self._dispatcher.redeliver(consumer, [each for each in units if each.state is UnitState.OUT])
         self.dispatch()
 
+    def add_due(self, feed: Feed) -> None:
+        """Deliver what was parked and is due, too; the owner opens and releases this feed as the other one."""
+        self._stop_watching.append(self.feeds.add_due(feed, self._on_feed))
+        self._generations = self.feeds.generations
+        self.dispatch()
+
     # --- moving ---------------------------------------------------------------------------------------------------------
 
     async def seek(self, position: Position) -> None:
@@ -279,7 +288,7 @@ class ServedSubscription:
             await self.feed.recorded()
         finally:
             self.state = SubscriptionState.OPEN
-            self._generation = self.feed.generation
+            self._generations = self.feeds.generations
             self._dispatcher.end()  # without effect after a seek that has succeeded
             self._dispatcher.forget()
             self.dispatch()
@@ -287,10 +296,11 @@ class ServedSubscription:
     def end(self) -> None:
         """End: the feed is released."""
         self.state = SubscriptionState.ENDED
-        self._stop_watching()
+        for stop in self._stop_watching:
+            stop()
         self._dispatcher.end()
 
     async def finish(self, deadline: float) -> None:
         """Deliver nothing more, and wait until the clients have acknowledged what they have, or until the deadline."""
         self._dispatcher.end()
-        await self.feed.finish(deadline)
+        await self.feeds.finish(deadline)

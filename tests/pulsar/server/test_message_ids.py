@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.adapter.numbering import OffsetNumbering, PackedNumbering
-from mqbridge.pulsar.server.message_ids import LEDGER, MAX_NUMBER, MessageIds
+from mqbridge.listener.parked import DueNumbering
+from mqbridge.pulsar.server.message_ids import DUE_LEDGER, LAST_NUMBER, LEDGER, MAX_NUMBER, MessageIds
 from mqbridge.pulsar.wire.ids import EARLIEST, LATEST
 
 DENSE, PACKED = MessageIds(OffsetNumbering()), MessageIds(PackedNumbering(3))
@@ -13,12 +14,22 @@ SIGNED = st.integers(-(1 << 63), (1 << 63) - 1)
 POSITIONS = st.tuples(st.integers(0, (1 << 28) - 1), st.integers(0, (1 << 21) - 1))
 
 
-@given(st.integers(0, MAX_NUMBER - 1))
+@given(st.integers(0, LAST_NUMBER - 1))
 def test_offsets_survive_both_ways(offset):
     entry = DENSE.id_of((offset,))
     assert entry == (LEDGER, offset)
     assert DENSE.is_possible(entry)
     assert (DENSE.number_of(entry), DENSE.position_of(entry)) == (offset, (offset,))
+
+
+@given(st.integers(0, LAST_NUMBER - 1))
+def test_messages_that_were_parked_have_a_ledger_of_their_own(offset):
+    number = DueNumbering(OffsetNumbering()).number((offset,))
+    entry = DENSE.entry_id(number)
+    assert entry == (DUE_LEDGER, offset)
+    assert DENSE.is_possible(entry)
+    assert DENSE.number_of(entry) == number
+    assert DENSE.position_of(entry) is None, "it is nowhere in the partition"
 
 
 @given(POSITIONS)
@@ -40,13 +51,13 @@ def test_numbers_are_ordered_as_clients_order_ids(message_ids, one, other):
         message_ids.position_of(one)
 
 
-@pytest.mark.parametrize("entry", [EARLIEST, LATEST, (0, 0), (2, 0), (LEDGER, -1), (-1, 5), (LEDGER, MAX_NUMBER)])
+@pytest.mark.parametrize("entry", [EARLIEST, LATEST, (0, 0), (3, 0), (LEDGER, -1), (-1, 5), (LEDGER, MAX_NUMBER)])
 def test_ids_that_no_unit_has(entry):
     assert not DENSE.is_possible(entry)
 
 
 def test_what_is_after_the_last_number_has_no_position():
     assert DENSE.position_of(LATEST) is None
-    assert DENSE.position_of((LEDGER, MAX_NUMBER - 1), 5) is None
+    assert DENSE.position_of((LEDGER, LAST_NUMBER - 1), 5) is None
     assert PACKED.position_of(LATEST) is None
     assert DENSE.number_of(EARLIEST) == PACKED.number_of(EARLIEST) == 0

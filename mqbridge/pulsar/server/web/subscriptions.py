@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from mqbridge.adapter.inbound import Start
+from mqbridge.listener.parking import delete_group
 from mqbridge.message import Position
 from mqbridge.pulsar.server.web.answers import json_response, no_content
 from mqbridge.pulsar.server.web.context import WebContext, for_each
@@ -91,7 +92,7 @@ class SubscriptionPages:
             await self._disconnect(target, name)
         elif any(self._has_consumers(target, partition, name) for partition in target.partitions):
             raise HTTPException(HTTPStatus.PRECONDITION_FAILED, "Subscription has active connected consumers")
-        await context.services.groups.delete(target.topic, name)
+        await delete_group(context.services.parking, context.services.groups, target.topic, name)
         return no_content()
 
     # --- moving ---------------------------------------------------------------------------------------------------------
@@ -206,7 +207,9 @@ class SubscriptionPages:
 
     async def _move(self, target: RequestedTopic, name: str, positions: Mapping[int, Position]) -> None:
         """Move a subscription, and close its consumers there: they still have messages from before, and come back without."""
-        await self._context.services.groups.move(target.topic, name, positions)
+        services = self._context.services
+        async with services.parking.moving(target.topic, name, positions):
+            await services.groups.move(target.topic, name, positions)
         for partition in positions:
             if self._has_consumers(target, partition, name):
                 await self._context.served.disconnect(target.topic.backing, partition, name)

@@ -1,0 +1,277 @@
+"""Messages that are due much later: they are parked, and come when they are due, to the group for which they were parked."""
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from mqbridge.errors import ClusterError
+from mqbridge.groups.store import GroupStore
+from mqbridge.listener import parked, parking
+from mqbridge.listener.listener import Listener
+from mqbridge.listener.parking import Parking
+from mqbridge.listener.server import load_servers
+from mqbridge.log.adapter.cluster import LogCluster
+from mqbridge.log.store.settings import LogSettings
+from mqbridge.pulsar.server import subscription_feeds
+from mqbridge.pulsar.server.message_ids import DUE_LEDGER
+from mqbridge.pulsar.wire import client_commands, ids
+from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
+from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import CommandSubscribe
+from tests.patience import PATIENCE_S
+from tests.pulsar.server.serving import TOPIC, RawClient, Serving, batch_frame, listener_settings, serving, until
+
+SHARED = CommandSubscribe.Shared
+LONG_S = 3600.0
+
+
+@pytest.fixture(autouse=True)
+def _levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Park what is due in more than 0.1 s, in levels of 0.3 and 0.6 s."""
+    monkeypatch.setattr(parking, "HOLD_S", 0.1)
+    monkeypatch.setattr(subscription_feeds, "HOLD_S", 0.1)
+    monkeypatch.setattr(parking, "LOOK_S", 0.1)
+    monkeypatch.setattr(parking, "RETRY_S", 0.05)
+    for level in parked.LEVELS_S:
+        monkeypatch.setitem(parked.LEVELS_S, level, {"1m": 0.3, "2m": 0.6}.get(level, 7200.0))
+
+
+def in_ms(delay_s: float) -> int:
+    return int((time.time() + delay_s) * 1000)
+
+
+def parking_of(served: Serving) -> Parking:
+    return served.listener.parking
+
+
+async def subscribed(served: Serving, **fields: object) -> RawClient:
+    client = await served.connect()
+    await client.subscribe(permits=100, subType=SHARED, **fields)
+    return client
+
+
+@pytest.mark.parametrize("kind", [CommandSubscribe.Shared, CommandSubscribe.Key_Shared])
+@pytest.mark.parametrize("owns_groups", [True, False], ids=["own", "backing"])
+async def test_a_message_that_is_due_later_is_parked_and_comes_when_it_is_due(owns_groups: bool, kind: int) -> None:
+    async with serving(owns_groups=owns_groups) as served:
+        producer = await served.connect()
+        await producer.produce()
+        consumer = await served.connect()
+        await consumer.subscribe(permits=100, subType=kind)
+        due_ms = in_ms(1.5)
+        await producer.store(b"later", deliver_at_time=due_ms)
+        await producer.store(b"now")
+        entry, payload = await consumer.message()
+        assert payload == b"now"
+        consumer.ack(entry)
+        (subscription,) = served.broker.subscriptions.values()
+        await until(lambda: subscription.feed.state().mark == (2,))
+        assert parking_of(served).parked >= 1
+        entry, payload = await consumer.message()
+        assert payload == b"later"
+        assert time.time() * 1000 >= due_ms
+        assert entry[0] == DUE_LEDGER
+        consumer.ack(entry, request=(request := consumer.number()))
+        await consumer.answer(request)
+        due = subscription.feeds.due
+        assert due is not None
+        await until(lambda: due.state().mark == (1,))
+        assert not consumer.frames
+
+
+async def test_a_batch_is_parked_whole_and_acknowledged_in_parts() -> None:
+    async with serving() as served:
+        producer, consumer = await served.connect(), await subscribed(served)
+        await producer.produce()
+        producer.send(batch_frame([b"a", b"b", b"c"], deliver_at_time=in_ms(0.8)))
+        entry, _ = await consumer.message()
+        assert entry[0] == DUE_LEDGER
+        consumer.send(client_commands.ack(1, False, [ids.message_id(*entry, ids.to_words(0b110))], None))
+        await consumer.ping()
+        consumer.send(client_commands.redeliver(1, [ids.message_id(*entry)], None))
+        frame = await consumer.next(lambda frame: frame.type == pb.BaseCommand.MESSAGE)
+        assert list(frame.command.message.ack_set) == [0b110]
+        assert frame.command.message.redelivery_count == 1
+
+
+async def test_what_is_parked_survives_the_gateway(tmp_path: Path) -> None:
+    """The gateway is gone before the messages are due, and another one has them: of several levels, and for two groups."""
+    cluster = LogCluster("store", LogSettings(path=str(tmp_path / "log.db")))
+    await cluster.connect()
+    for round_ in range(2):
+        async with AsyncExitStack() as stack:
+            store = GroupStore(tmp_path / "groups.db")
+            listener = Listener(listener_settings(), load_servers()["pulsar"], cluster, cluster, store, "me")
+            listener.bind()
+            await listener.start()
+            served = Serving(listener, cluster)
+            stack.push_async_callback(store.close)
+            stack.push_async_callback(lambda listener=listener: listener.close(asyncio.get_running_loop().time() + 5))
+            consumers = [await subscribed(served, subscription=name) for name in ("one", "two")]
+            if round_ == 0:
+                producer = await served.connect()
+                await producer.produce()
+                for number, delay_s in enumerate([1.0, 2.0, 1.0, 3.0]):
+                    await producer.store(b"%d" % number, deliver_at_time=in_ms(delay_s))
+                await until(lambda served=served: parking_of(served).parked >= 8)
+            else:
+                for consumer in consumers:
+                    assert sorted(await consumer.messages(4)) == [b"0", b"1", b"2", b"3"]
+            for client in (*served.clients,):
+                await client.close()
+    await cluster.close()
+
+
+async def test_a_message_that_cannot_be_parked_is_held_and_parked_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as served:
+        create, failures = served.cluster.create, 2
+
+        async def fail(topic: str, partitions: int) -> None:
+            nonlocal failures
+            if topic.startswith("mqbridge-app") and failures:
+                failures -= 1
+                raise ClusterError("not now")
+            await create(topic, partitions)
+
+        monkeypatch.setattr(served.cluster, "create", fail)
+        producer, consumer = await served.connect(), await subscribed(served)
+        await producer.produce()
+        await producer.store(b"later", deliver_at_time=in_ms(2))
+        assert await consumer.messages(1) == [b"later"]
+        assert failures == 0
+        assert parking_of(served).brought_back == 1
+
+
+@pytest.mark.parametrize("how", ["seek", "reset"])
+async def test_what_was_parked_before_a_move_does_not_come_beside_what_is_delivered_again(how: str) -> None:
+    async with serving() as served:
+        producer, consumer = await served.connect(), await subscribed(served)
+        await producer.produce()
+        await producer.store(b"later", deliver_at_time=in_ms(1.5))
+        await until(lambda: parking_of(served).parked == 1)
+        if how == "seek":
+            request = consumer.number()
+            consumer.send(client_commands.seek(request, 1, to=(1, 0)))
+            await consumer.answer(request)
+        else:
+            topic = await served.listener.topics.find(TOPIC)
+            assert topic is not None
+            async with parking_of(served).moving(topic, "s", [0]):
+                await served.listener.groups.move(topic, "s", {0: (0,)})
+        again = await subscribed(served)
+        assert await again.messages(1) == [b"later"]
+        await until(lambda: parking_of(served).dropped == 1)
+        assert parking_of(served).parked == 2
+        await again.ping()
+        assert not again.frames
+
+
+async def test_a_skipped_message_does_not_come_when_it_is_due() -> None:
+    async with serving() as served:
+        producer, consumer = await served.connect(), await subscribed(served)
+        await producer.produce()
+        await producer.store(b"later", deliver_at_time=in_ms(1))
+        await until(lambda: parking_of(served).parked == 1)
+        request = consumer.number()
+        consumer.send(client_commands.seek(request, 1, to=ids.LATEST))
+        await consumer.answer(request)
+        again = await subscribed(served)
+        await until(lambda: parking_of(served).dropped == 1)
+        await producer.store(b"now")
+        assert await again.messages(1) == [b"now"]
+
+
+async def test_what_is_parked_for_a_group_goes_with_it() -> None:
+    async with serving() as served:
+        producer, consumer = await served.connect(), await subscribed(served)
+        await producer.produce()
+        await producer.store(b"later", deliver_at_time=in_ms(1.5))
+        await until(lambda: parking_of(served).parked == 1)
+        request = consumer.number()
+        consumer.send(client_commands.unsubscribe(request, 1))
+        await consumer.answer(request)
+        names = await served.cluster.topics()
+        assert not [name for name in names if name.startswith("mqbridge-app-due-")]
+        again = await subscribed(served, initialPosition=CommandSubscribe.Latest)
+        await until(lambda: parking_of(served).dropped == 1)
+        await producer.store(b"now")
+        assert await again.messages(1) == [b"now"]
+
+
+async def test_more_messages_than_the_span_may_be_due_later() -> None:
+    """They hold neither memory nor what comes after them."""
+    async with serving(unacknowledged_span=50, unacknowledged_bytes=64 << 10) as served:
+        producer, consumer = await served.connect(), await subscribed(served)
+        await producer.produce()
+        await producer.store(*[bytes(1000)] * 300, deliver_at_time=in_ms(LONG_S))
+        await producer.store(b"now")
+        assert await consumer.messages(1) == [b"now"]
+        await until(lambda: parking_of(served).parked == 300)
+
+
+async def test_other_subscriptions_get_it_at_once_and_parking_topics_are_hidden() -> None:
+    async with serving() as served:
+        producer, consumer = await served.connect(), await subscribed(served)
+        await producer.produce()
+        await producer.store(b"later", deliver_at_time=in_ms(LONG_S))
+        await until(lambda: parking_of(served).parked == 1)
+        reader = await served.connect()
+        await reader.subscribe(permits=10, subscription="exclusive")
+        assert await reader.messages(1) == [b"later"]
+        assert await served.listener.topics.names() == [TOPIC]
+        await consumer.ping()
+        assert not consumer.frames
+
+
+async def test_two_gateways_share_what_is_parked(tmp_path: Path) -> None:
+    """Each has a consumer of one group; the messages come once, whichever gateway had parked them."""
+    clusters = [LogCluster("store", LogSettings(path=str(tmp_path / "log.db"))) for _ in range(2)]
+    for cluster in clusters:
+        await cluster.connect()
+    await clusters[0].create("t", 2)
+    listeners = []
+    async with AsyncExitStack() as stack:
+        for cluster in clusters:
+            settings = listener_settings(owns_groups=False, create_partitions=2)
+            listener = Listener(settings, load_servers()["pulsar"], cluster, cluster, None, "me")
+            listener.bind()
+            await listener.start()
+            stack.push_async_callback(lambda listener=listener: listener.close(asyncio.get_running_loop().time() + 5))
+            listeners.append(Serving(listener, cluster))
+        producer = await listeners[0].connect()
+        consumers = []
+        for served in listeners:
+            client = await served.connect()
+            for index in range(2):
+                await client.subscribe(index, f"{TOPIC}-partition-{index}", permits=1000, subType=SHARED)
+            consumers.append(client)
+        wanted = {b"%d" % number for number in range(40)}
+        for index in range(2):
+            await producer.produce(index, f"{TOPIC}-partition-{index}")
+            due_ms = in_ms(2)
+            payloads = [b"%d" % number for number in range(index, 40, 2)]
+            await producer.store(*payloads, producer=index, deliver_at_time=due_ms)
+        got: list[bytes] = []
+
+        async def collect(client: RawClient) -> None:
+            while True:
+                frame = await client.next(lambda frame: frame.type == pb.BaseCommand.MESSAGE)
+                message = frame.command.message
+                client.ack(ids.entry_id(message.message_id), consumer=message.consumer_id)
+                got.append(frame.data[-2:].lstrip(b"\0"))
+
+        tasks = [asyncio.create_task(collect(client)) for client in consumers]
+        async with asyncio.timeout(PATIENCE_S):
+            while len(got) < len(wanted):
+                await asyncio.sleep(0.05)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for client in (producer, *consumers):
+            await client.close()
+        assert len(got) == len(wanted)
+        assert sum(parking_of(served).parked for served in listeners) >= len(wanted)
+    for cluster in clusters:
+        await cluster.close()
