@@ -23,6 +23,7 @@ promise](../explanation/listeners.md) has a page of its own, and [Keep your Puls
 shows how to begin.
 
 - **native**: as a real server does it
+- **parked**: what waits is stored in topics of the listener meanwhile
 - **differs**: it works, and differs in a way that the backing forces
 - **refused**: the client gets an error
 

@@ -10,6 +10,8 @@ class Support(Enum):
 
     NATIVE = "native"
     """As a real server does it."""
+    PARKED = "parked"
+    """What waits is stored in topics of the listener meanwhile."""
     DIFFERS = "differs"
     """It works, and differs in a way that the backing forces."""
     REFUSED = "refused"

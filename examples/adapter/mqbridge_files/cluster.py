@@ -67,7 +67,7 @@ class NoOptions(BaseModel):
 class FilesCluster:
     """Client of one folder."""
 
-    capabilities = Capabilities(delete_topics=True, topic_name=NAMES, group_name=NAMES)
+    capabilities = Capabilities(delete_topics=True, topic_name=NAMES, group_name=NAMES, acknowledges_dropped=True)
     numbering = OffsetNumbering()
     operations = None
     """Optional operations for commands about groups. `topics`, `consume`, `explain` and `peek --first` do not need them."""

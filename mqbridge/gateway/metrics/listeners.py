@@ -91,6 +91,20 @@ def listeners() -> Iterator[Family]:
             lambda runner: runner.listener.server.counts.redelivered_messages,
         ),
         (
+            "listener_parked_messages",
+            "counter",
+            "Messages that are due later and were parked, each for one group",
+            "How many wait? Compare it with `mqbridge_listener_due_messages_total`, over all gateways with the same `parking`.",
+            lambda runner: runner.listener.parking.parked,
+        ),
+        (
+            "listener_due_messages",
+            "counter",
+            "Parked messages that this gateway has brought back, because they are due",
+            "It stands still while messages are due: the log says why the parking topics are not read.",
+            lambda runner: runner.listener.parking.brought_back,
+        ),
+        (
             "listener_dead_letters",
             "counter",
             "Messages that the cluster has rejected and that were stored as dead letters",

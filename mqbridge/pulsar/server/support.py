@@ -71,7 +71,12 @@ TABLE = (
     ),
     SupportRow("Negative acknowledgements, redelivery counts, dead-letter and retry topics of clients"),
     SupportRow(
-        "Delayed delivery to Shared and Key_Shared",
+        "Delayed delivery to Shared and Key_Shared, within a minute",
+        exceptions=_differs("the backing delays messages by itself, for every consumer", *_ROCKETMQ),
+    ),
+    SupportRow(
+        "Delayed delivery to Shared and Key_Shared, later",
+        SupportCell(Support.PARKED, "the message comes from a topic of the listener (`parking`), with an id that no seek finds"),
         exceptions=_differs("the backing delays messages by itself, for every consumer", *_ROCKETMQ),
     ),
     SupportRow(
