@@ -117,7 +117,16 @@ class Listener:
         self.publishers = Publishers(cluster, self.in_flight, self._open_dead_letters, in_order=system.answers_in_order)
         self.groups = self._make_groups(partitions, store, member)
         definitions = Definitions(cluster)
-        self.parking = Parking(cluster, settings.parking, unit_format_of(system), definitions, self._open_dead_letters, member)
+        self.parking = Parking(
+            cluster,
+            settings.parking,
+            unit_format_of(system),
+            self.groups,
+            partitions,
+            definitions,
+            self._open_dead_letters,
+            member,
+        )
         self.server: ProtocolServer = system.make(
             Services(
                 name=settings.name,

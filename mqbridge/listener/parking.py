@@ -34,7 +34,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coro
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.formats import UnitFormat, batch_of_units
@@ -49,7 +49,7 @@ from mqbridge.groups.membership import SharedMembership
 from mqbridge.listener.definitions import Definitions
 from mqbridge.listener.delivered import Delivered
 from mqbridge.listener.feed import Feed
-from mqbridge.listener.groups import Groups
+from mqbridge.listener.groups import Groups, Partitions
 from mqbridge.listener.limits import READ_BYTES, limited
 from mqbridge.listener.parked import LEVELS_S, InvalidParked, Parked, level_for, unwrap, wrap
 from mqbridge.listener.topics import ListenedTopic
@@ -78,8 +78,14 @@ LANE_PAUSE_S = 5.0
 MOVED = b"moved"
 """Version under which the moves of a group are published among the definitions."""
 
-Waiting = tuple[Feed, Delivered, Parked]
-"""A unit that is to be parked, with its feed."""
+
+class Waiting(NamedTuple):
+    """A unit that is to be parked, with its feed, and the number of partitions of its topic."""
+
+    feed: Feed
+    delivered: Delivered
+    parked: Parked
+    partitions: int
 
 
 def parking_name(rule: NameRule, name: str) -> str:
@@ -95,6 +101,8 @@ class Parking:
         cluster: Cluster,
         name: str,
         unit_format: UnitFormat,
+        groups: Groups,
+        partitions: Partitions,
         definitions: Definitions,
         open_dead_letters: Callable[[], Awaitable[DeadLetters]],
         member: str,
@@ -104,6 +112,7 @@ class Parking:
         self.parked = self.brought_back = self.dropped = 0
         """Totals of messages: parked, stored as due, and dropped because their group was moved."""
         self._cluster, self._format, self._definitions = cluster, unit_format, definitions
+        self._groups, self._partitions = groups, partitions
         self._open_dead_letters, self._member = open_dead_letters, member
         self._name, self._group = name, parking_name(cluster.capabilities.group_name, name)
         self._levels = {level: parking_name(rule, f"{name}-{level}") for level in LEVELS_S}
@@ -211,47 +220,51 @@ class Parking:
         """Park a unit that was taken from the feed of a group: it is acknowledged when it is stored, or given back."""
         parked = Parked(topic.backing, partition, feed.key.group, due_ms, _now_ms(), 0)
         if not self._queue:
-            asyncio.get_running_loop().call_soon(partial(self._start_parking, topic.count))
-        self._queue.setdefault(level_for((due_ms - parked.parked_ms) / 1000), []).append((feed, delivered, parked))
+            asyncio.get_running_loop().call_soon(self._start_parking)
+        level = level_for((due_ms - parked.parked_ms) / 1000)
+        self._queue.setdefault(level, []).append(Waiting(feed, delivered, parked, topic.count))
 
-    def _start_parking(self, partitions: int) -> None:
+    def _start_parking(self) -> None:
         queue, self._queue = self._queue, {}
         for level, waiting in queue.items():
             for begin in range(0, len(waiting), STORED_AT_ONCE):
                 part = waiting[begin : begin + STORED_AT_ONCE]
                 if self._is_open:
-                    self._spawn(self._park(level, part, partitions), f"parking for {level}")
+                    self._spawn(self._park(level, part), f"parking for {level}")
                 else:
                     _give_back(part)
 
-    async def _park(self, level: str, waiting: Sequence[Waiting], partitions: int) -> None:
+    async def _park(self, level: str, waiting: Sequence[Waiting]) -> None:
         """Store units in a level, and acknowledge them; give back those that are not stored."""
         stored: list[Waiting] = []
         try:
             async with asyncio.timeout(REQUEST_S):
-                stored = await self._store_parked(level, waiting, partitions)
+                stored = await self._store_parked(level, waiting)
         except (MqbridgeError, TimeoutError) as error:
             log.warning("%d messages cannot be parked now, which is tried again: %s", len(waiting), error or "no answer")
         finally:  # cancelled, too
-            for feed, delivered, _ in stored:
-                feed.acknowledge(delivered)
-            kept = {id(delivered) for _, delivered, _ in stored}
-            _give_back([each for each in waiting if id(each[1]) not in kept])
+            for each in stored:
+                each.feed.acknowledge(each.delivered)
+            done = {id(each) for each in stored}
+            _give_back([each for each in waiting if id(each) not in done])
 
-    async def _store_parked(self, level: str, waiting: Sequence[Waiting], partitions: int) -> list[Waiting]:
+    async def _store_parked(self, level: str, waiting: Sequence[Waiting]) -> list[Waiting]:
         """Store units in a level; return those that are stored. Raises ClusterError, RequestRefused."""
-        for topic, group in {(parked.topic, parked.group) for _, _, parked in waiting}:
-            await self._ensure(self._due_name(topic, group), partitions)
+        for due, partitions in {
+            self._due_name(each.parked.topic, each.parked.group): each.partitions for each in waiting
+        }.items():
+            await self._ensure(due, partitions)
         outbound = await self._outbound(self._levels[level], 1)
         await self._definitions.catch_up()
         now_ms = _now_ms()
         sent: list[Waiting] = []
         messages: list[Message] = []
-        for feed, delivered, parked in waiting:
+        for each in waiting:
+            delivered, parked = each.delivered, each.parked
             content = delivered.unit or delivered.message
-            is_moving = self._moving[self._due_name(parked.topic, parked.group)] > 0
-            if content is not None and delivered.generation == feed.generation and not is_moving:
-                sent.append((feed, delivered, parked))
+            is_moving = self._due_name(parked.topic, parked.group) in self._moving
+            if content is not None and delivered.generation == each.feed.generation and not is_moving:
+                sent.append(each)
                 messages.append(wrap(parked._replace(parked_ms=now_ms, moved_ms=self._moved_ms(parked)), content))
         if not sent:
             return []
@@ -265,26 +278,56 @@ class Parking:
 
     def _moved_ms(self, parked: Parked) -> int:
         """Return the number of the last move of a group that is known here; 0 if it was never moved."""
-        due = self._due_name(parked.topic, parked.group)
-        moves = (self._definitions.find(name, MOVED) for name in (due, f"{due}/{parked.partition}"))
-        return max((move.registered_ms for move in moves if move is not None), default=0)
+        move = self._definitions.find(f"{self._due_name(parked.topic, parked.group)}/{parked.partition}", MOVED)
+        return 0 if move is None else move.registered_ms
 
     @asynccontextmanager
-    async def moving(self, topic: ListenedTopic, group: str, partitions: Collection[int] | None = None) -> AsyncIterator[None]:
-        """Let a group be moved by the body, in these partitions (None: all): what was parked before does not come any more.
+    async def moving(self, topic: ListenedTopic, group: str, partitions: Collection[int]) -> AsyncIterator[None]:
+        """Let the body move a group in these partitions: what was parked before, or is due already, does not come any more.
 
         Raises RequestRefused, ClusterError: then the group may be moved, and what was parked before may still come.
         """
-        due = self._due_name(topic.backing, group)
-        self._moving[due] += 1
+        name = self._due_name(topic.backing, group)
+        self._moving[name] += 1
         try:
             yield
-            if self.is_supported and due in self._known:
-                await self._publish_move([due] if partitions is None else [f"{due}/{partition}" for partition in partitions])
+            if name in self._known:
+                await self._publish_move([f"{name}/{partition}" for partition in partitions])
+                await self._skip_due(topic, group, partitions)
         finally:
-            self._moving[due] -= 1
-            if not self._moving[due]:
-                del self._moving[due]
+            self._moving[name] -= 1
+            if not self._moving[name]:
+                del self._moving[name]
+
+    async def _skip_due(self, topic: ListenedTopic, group: str, partitions: Collection[int]) -> None:
+        """Move a group to the end of what is due for it. Raises ClusterError."""
+        if (due := await self.due_topic(topic, group)) is None:
+            return
+        ends = {index: (await self._partitions.bounds(due, index)).next for index in partitions if index in due.partitions}
+        try:
+            await self._groups.move(due, group, ends)
+        except RequestRefused as error:
+            log.warning("what was due for group %s before it was moved may still come: %s", group, error)
+
+    async def delete_group(self, topic: ListenedTopic, group: str, partition: int | None = None) -> None:
+        """Delete a group, in one partition or as a whole, with what is parked for it. Raises RequestRefused, ClusterError."""
+        async with self.moving(topic, group, topic.partitions if partition is None else [partition]):
+            await self._groups.delete(topic, group, partition)
+        if self._due_name(topic.backing, group) in self._known and not await self._groups.exists(topic, group):
+            await self._forget(topic, group)
+
+    async def forget_groups(self, topic: ListenedTopic) -> None:
+        """Forget the groups of a topic that is deleted, with what is parked for them. Raises RequestRefused, ClusterError."""
+        try:
+            groups = await self._groups.names(topic)
+        except RequestRefused as error:
+            log.debug("the groups of %s cannot be listed: %s", topic.name, error)
+            groups = []
+        await self._groups.forget(topic)
+        for group in groups:
+            if (name := self._due_name(topic.backing, group)) in self._known:
+                await self._publish_move([f"{name}/{partition}" for partition in topic.partitions])
+                await self._forget(topic, group)
 
     async def _publish_move(self, names: Sequence[str]) -> None:
         for name in names:
@@ -295,15 +338,16 @@ class Parking:
                     raise
                 log.warning("messages that were parked before a group was moved may still come: %s", error)
 
-    async def forget(self, topic: ListenedTopic, group: str) -> None:
+    async def _forget(self, topic: ListenedTopic, group: str) -> None:
         """Delete the topic of what is due for a group that was deleted. Raises ClusterError."""
-        name = self._due_name(topic.backing, group)
-        if name in self._known and self._cluster.capabilities.delete_topics:
-            self._known.discard(name)
-            await self._close_outbound(name)
-            async with limited(f"deleting {name}"):
-                if await self._cluster.describe(name) is not None:
-                    await self._cluster.delete(name)
+        due = await self.due_topic(topic, group)
+        if due is None or not self._cluster.capabilities.delete_topics:
+            return
+        await self._groups.forget(due)
+        self._known.discard(due.backing)
+        await self._close_outbound(due.backing)
+        async with limited(f"deleting {due.backing}"):
+            await self._cluster.delete(due.backing)
 
     # --- levels ---------------------------------------------------------------------------------------------------------
 
@@ -347,8 +391,14 @@ class Parking:
             return
         except MqbridgeError as error:
             log.warning("messages that wait in %s are not read now, which is tried again: %s", self._levels[level], error)
-            loop = asyncio.get_running_loop()
-            self._timers[level] = loop.call_later(LANE_PAUSE_S, self._read_again, level, str(error))
+            self._read_later(level, str(error))
+        except Exception as bug:  # it must not look like a level without messages
+            log.exception("messages that wait in %s are not read now, which is tried again", self._levels[level])
+            self._read_later(level, repr(bug))
+
+    def _read_later(self, level: str, problem: str) -> None:
+        """Join anew after a pause: not every group assigns a partition again that was released."""
+        self._timers[level] = asyncio.get_running_loop().call_later(LANE_PAUSE_S, self._read_again, level, problem)
 
     def _read_again(self, level: str, problem: str) -> None:
         if (membership := self._memberships.get(level)) is not None:
@@ -486,33 +536,6 @@ class Parking:
             await outbound.close(asyncio.get_running_loop().time() + 1.0)
 
 
-async def delete_group(parking: Parking, groups: Groups, topic: ListenedTopic, group: str, partition: int | None = None) -> None:
-    """Delete a group, in one partition or as a whole, with what is parked for it. Raises RequestRefused, ClusterError."""
-    async with parking.moving(topic, group, None if partition is None else [partition]):
-        await groups.delete(topic, group, partition)
-    due = await parking.due_topic(topic, group)
-    if due is not None:
-        if partition is None or partition in due.partitions:
-            await groups.delete(due, group, partition)
-        if partition is None or not await groups.exists(topic, group):
-            await parking.forget(topic, group)
-
-
-async def forget_groups(parking: Parking, groups: Groups, topic: ListenedTopic) -> None:
-    """Forget the groups of a topic that is deleted, with what is parked for them. Raises RequestRefused, ClusterError."""
-    try:
-        names = await groups.names(topic)
-    except RequestRefused as error:
-        log.debug("the groups of %s cannot be listed: %s", topic.name, error)
-        names = []
-    await groups.forget(topic)
-    for group in names:
-        if (due := await parking.due_topic(topic, group)) is not None:
-            async with parking.moving(topic, group):
-                await groups.forget(due)
-            await parking.forget(topic, group)
-
-
 def _digest(topic: str, group: str) -> str:
     return hashlib.sha256(f"{topic}\0{group}".encode()).hexdigest()[:16]
 
@@ -523,9 +546,9 @@ def _now_ms() -> int:
 
 def _give_back(waiting: Sequence[Waiting]) -> None:
     """Give units back that were not parked: they are taken again when they are due, or after a pause."""
-    for feed, delivered, parked in waiting:
-        remaining_s = max(0.0, (parked.due_ms - _now_ms()) / 1000)
-        feed.give_back(delivered, counted=False, delay_s=min(remaining_s, RETRY_S))
+    for each in waiting:
+        remaining_s = max(0.0, (each.parked.due_ms - _now_ms()) / 1000)
+        each.feed.give_back(each.delivered, counted=False, delay_s=min(remaining_s, RETRY_S))
 
 
 def _wait_s(level: str, message: Message) -> float:

@@ -15,7 +15,6 @@ from mqbridge.adapter.formats import MAX_UNIT_MESSAGES
 from mqbridge.adapter.inbound import Sharing, Start
 from mqbridge.errors import LaneRevoked, MqbridgeError, RefusalReason, RequestRefused
 from mqbridge.listener.groups import GroupStart
-from mqbridge.listener.parking import delete_group
 from mqbridge.listener.publishers import sender_partition
 from mqbridge.listener.server import ServerCounts, Services
 from mqbridge.message import Position
@@ -507,9 +506,7 @@ class Broker:
             try:
                 async with self._locked(key):
                     if key not in self.subscriptions:
-                        await delete_group(
-                            self.services.parking, self.services.groups, partition.topic, subscription.name, partition.index
-                        )
+                        await self.services.parking.delete_group(partition.topic, subscription.name, partition.index)
             except BaseException:  # its client goes on with the consumer, and has to open it again
                 consumer.link.send(server_commands.close_consumer(consumer.id))
                 raise

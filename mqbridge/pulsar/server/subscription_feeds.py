@@ -4,6 +4,7 @@ Shared and Key_Shared subscriptions get what is due first. A message that is not
 far. The others get every message at once, as at a broker, so they have only the feed of the partition.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -92,9 +93,7 @@ class SubscriptionFeeds:
 
     async def finish(self, deadline: float) -> None:
         """Hand out nothing more, see `Feed.finish`."""
-        if self.due is not None:
-            await self.due.finish(deadline)
-        await self.main.finish(deadline)
+        await asyncio.gather(*(feed.finish(deadline) for feed in (self.main, self.due) if feed is not None))
 
     def hold_delayed(self, taken: Iterable[Delivered]) -> list[Delivered]:
         """Return the units that are due; the others come again when they are."""

@@ -275,3 +275,42 @@ async def test_two_gateways_share_what_is_parked(tmp_path: Path) -> None:
         assert sum(parking_of(served).parked for served in listeners) >= len(wanted)
     for cluster in clusters:
         await cluster.close()
+
+
+async def test_what_is_due_and_was_not_delivered_does_not_come_after_a_skip() -> None:
+    async with serving() as served:
+        producer, consumer = await served.connect(), await served.connect()
+        await producer.produce()
+        await consumer.subscribe(permits=1, subType=SHARED)
+        await producer.store(b"now")
+        await consumer.messages(1)
+        await producer.store(b"later", deliver_at_time=in_ms(0.7))
+        consumer.send(client_commands.flow(1, 1))
+        await until(lambda: parking_of(served).brought_back == 1)
+        (subscription,) = served.broker.subscriptions.values()
+        await until(lambda: subscription.feeds.due is not None)
+        entry, _ = await consumer.message()
+        assert entry[0] == DUE_LEDGER
+        request = consumer.number()
+        consumer.send(client_commands.seek(request, 1, to=ids.LATEST))
+        await consumer.answer(request)
+        again = await subscribed(served)
+        await producer.store(b"then")
+        assert await again.messages(1) == [b"then"]
+        await again.ping()
+        assert not again.frames
+
+
+async def test_topics_with_different_numbers_of_partitions_are_parked_together() -> None:
+    async with serving() as served:
+        await served.cluster.create("wide", 3)
+        producer, consumer = await served.connect(), await served.connect()
+        wide = [f"persistent://public/default/wide-partition-{index}" for index in range(3)]
+        for index, topic in enumerate((TOPIC, *wide)):
+            await producer.produce(index, topic)
+            await consumer.subscribe(index, topic, permits=10, subType=SHARED)
+            producer.send_entry(b"%d" % index, 0, index, deliver_at_time=in_ms(1))
+        assert sorted(await consumer.messages(4)) == [b"0", b"1", b"2", b"3"]
+        due = {name for name in await served.cluster.topics() if "-due-" in name}
+        counts = sorted([len((await served.cluster.describe(name)).index_by_partition) for name in due])  # type: ignore[union-attr]
+        assert counts == [1, 3]

@@ -10,7 +10,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from mqbridge.adapter.inbound import Start
-from mqbridge.listener.parking import delete_group
 from mqbridge.message import Position
 from mqbridge.pulsar.server.web.answers import json_response, no_content
 from mqbridge.pulsar.server.web.context import WebContext, for_each
@@ -92,7 +91,7 @@ class SubscriptionPages:
             await self._disconnect(target, name)
         elif any(self._has_consumers(target, partition, name) for partition in target.partitions):
             raise HTTPException(HTTPStatus.PRECONDITION_FAILED, "Subscription has active connected consumers")
-        await delete_group(context.services.parking, context.services.groups, target.topic, name)
+        await context.services.parking.delete_group(target.topic, name)
         return no_content()
 
     # --- moving ---------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mqbridge.listener.parking import forget_groups
 from mqbridge.listener.topics import ListenedTopic
 from mqbridge.pulsar.server.web.answers import json_response, no_content
 from mqbridge.pulsar.server.web.context import WebContext, for_each
@@ -171,7 +170,7 @@ class TopicPages:
         if not services.topics.can_delete:
             raise HTTPException(HTTPStatus.FORBIDDEN, "topics cannot be deleted in this cluster")
         await context.served.close_topic(topic.backing)
-        await forget_groups(services.parking, services.groups, topic)
+        await services.parking.forget_groups(topic)
         services.publishers.forget(topic)
         await services.topics.delete(topic.name)
         await context.served.schemas.delete(topic.name)
