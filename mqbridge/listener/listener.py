@@ -258,10 +258,11 @@ class Listener:
             return self._dead_letters
 
 
-def unit_format_of(system: ServedSystem) -> UnitFormat:
-    """Return the format of units of a server's clients."""
-    formats: Iterable[UnitFormat] = load_adapters()[system.system].formats
-    return next(each for each in formats if each.name == system.unit_format)
+def unit_format_of(system: ServedSystem) -> UnitFormat | None:
+    """Return the format of units of a server's clients; None if no installed adapter knows it."""
+    adapters = load_adapters()
+    formats: Iterable[UnitFormat] = adapters[system.system].formats if system.system in adapters else ()
+    return next((each for each in formats if each.name == system.unit_format), None)
 
 
 def _bind(bind: Callable[[], None], name: str, key: str, address: str) -> None:

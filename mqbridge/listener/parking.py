@@ -100,14 +100,17 @@ class Parking:
         self,
         cluster: Cluster,
         name: str,
-        unit_format: UnitFormat,
+        unit_format: UnitFormat | None,
         groups: Groups,
         partitions: Partitions,
         definitions: Definitions,
         open_dead_letters: Callable[[], Awaitable[DeadLetters]],
         member: str,
     ) -> None:
-        """`name` is what the names of its topics, and of its group, begin with; `member` names this gateway for operators."""
+        """`name` is what the names of its topics, and of its group, begin with; `member` names this gateway for operators.
+
+        Without `unit_format`, the format of the clients' units, nothing is parked.
+        """
         rule = cluster.capabilities.topic_name
         self.parked = self.brought_back = self.dropped = 0
         """Totals of messages: parked, stored as due, and dropped because their group was moved."""
@@ -136,7 +139,7 @@ class Parking:
     def is_supported(self) -> bool:
         """True if messages can be parked: a system that delays messages by itself needs no parking."""
         capabilities = self._cluster.capabilities
-        return not capabilities.delay and capabilities.create_topics
+        return self._format is not None and not capabilities.delay and capabilities.create_topics
 
     # --- the life of the service ----------------------------------------------------------------------------------------
 
@@ -473,6 +476,7 @@ class Parking:
         """Make a batch of contents, which are all units or all messages."""
         units = [content for content in contents if isinstance(content, Unit)]
         if units:
+            assert self._format is not None  # noqa: S101 - otherwise nothing is parked
             return batch_of_units(self._format, units)
         return Batch.of([content for content in contents if isinstance(content, Message)])
 

@@ -19,6 +19,7 @@ from mqbridge.listener.feed import FeedLimits
 from mqbridge.listener.groups import GroupNames, Groups, Partitions
 from mqbridge.listener.limits import InFlightBytes, UnacknowledgedBytes
 from mqbridge.listener.own_groups import OwnGroups
+from mqbridge.listener.parking import Parking
 from mqbridge.listener.publishers import Publishers
 from mqbridge.listener.server import Services
 from mqbridge.listener.topics import ListenedTopics, TopicTemplate
@@ -109,6 +110,7 @@ class WebBench:
             names = GroupNames("{group}", self.cluster.capabilities.group_name)
             self.groups = BackingGroups(self.cluster, partitions, names, self.store, "test")
         self.publishers = Publishers(self.cluster, InFlightBytes(1 << 20), _no_dead_letters, in_order=True)
+        self.definitions = Definitions(self.cluster)
         settings: dict[str, Any] = {
             "name": "app",
             "cluster": "log",
@@ -118,7 +120,17 @@ class WebBench:
             "partitions": partitions,
             "in_flight": InFlightBytes(1 << 20),
             "numbering": self.cluster.numbering,
-            "definitions": Definitions(self.cluster),
+            "definitions": self.definitions,
+            "parking": Parking(
+                self.cluster,
+                "mqbridge-app",
+                find_format(FORMAT),
+                self.groups,
+                partitions,
+                self.definitions,
+                _no_dead_letters,
+                "test",
+            ),
             "open_dead_letters": _no_dead_letters,
             "max_message_bytes": lambda: None,
             "may_manage": True,
