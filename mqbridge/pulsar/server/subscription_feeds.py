@@ -55,9 +55,9 @@ class SubscriptionFeeds:
 
     def find(self, number: int) -> Delivered | None:
         """Return the unit with this number that consumers can acknowledge."""
-        if number < FIRST_NUMBER:
+        if self.due is None or number < FIRST_NUMBER:
             return self.main.find(number)
-        return None if self.due is None else self.due.find(number)
+        return self.due.find(number)
 
     def acknowledge(self, delivered: Delivered) -> None:
         """Acknowledge a unit."""

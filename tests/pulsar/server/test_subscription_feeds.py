@@ -7,19 +7,27 @@ from pathlib import Path
 
 import pytest
 
+from mqbridge.adapter.numbering import OffsetNumbering, PackedNumbering
 from mqbridge.errors import ClusterError
 from mqbridge.groups.store import GroupStore
 from mqbridge.listener import parked, parking
+from mqbridge.listener.feed import Feed, FeedLimits
+from mqbridge.listener.limits import UnacknowledgedBytes
 from mqbridge.listener.listener import Listener
+from mqbridge.listener.parked import FIRST_NUMBER
 from mqbridge.listener.parking import Parking
 from mqbridge.listener.server import load_servers
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store.settings import LogSettings
+from mqbridge.message import Position
 from mqbridge.pulsar.server import subscription_feeds
 from mqbridge.pulsar.server.message_ids import DUE_LEDGER
+from mqbridge.pulsar.server.subscription_feeds import SubscriptionFeeds
 from mqbridge.pulsar.wire import client_commands, ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import CommandSubscribe
+from tests.listener.feeds import KEY, take
+from tests.listener.scripted_source import FORMAT, ScriptedSource
 from tests.patience import PATIENCE_S
 from tests.pulsar.server.serving import TOPIC, RawClient, Serving, batch_frame, listener_settings, serving, until
 
@@ -275,3 +283,22 @@ async def test_two_gateways_share_what_is_parked(tmp_path: Path) -> None:
         assert sum(parking_of(served).parked for served in listeners) >= len(wanted)
     for cluster in clusters:
         await cluster.close()
+
+
+class HighNumbering(OffsetNumbering):
+    """Numbers as large as those of Pulsar's positions."""
+
+    def number(self, position: Position) -> int:
+        return FIRST_NUMBER + super().number(position)
+
+
+async def test_units_with_large_numbers_are_of_the_partition_where_nothing_is_due() -> None:
+    assert PackedNumbering(3).number((5, 3, 0)) >= FIRST_NUMBER
+    source = ScriptedSource()
+    source.store(1)
+    feed = Feed(KEY, FORMAT, HighNumbering(), None, FeedLimits(UnacknowledgedBytes(1 << 20), 100))
+    feed.attach(source)
+    feeds = SubscriptionFeeds(feed)
+    (delivered,) = await take(feed, 1)
+    assert feeds.find(FIRST_NUMBER) is delivered
+    await feed.detach()
