@@ -30,7 +30,7 @@ import logging
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import accumulate
@@ -112,6 +112,8 @@ class Parking:
         self._watchers: set[Callable[[], None]] = set()
         self._queue: dict[str, list[Waiting]] = {}
         """Units that wait to be parked, by level."""
+        self._partitions: dict[str, int] = {}
+        """Number of partitions of their topics, by the topic of what is due."""
         self._moving: Counter[str] = Counter()
         """Number of moves under way, by the topic of what is due."""
         self._outbounds: dict[str, Outbound] = {}
@@ -211,11 +213,13 @@ class Parking:
         """Park a unit that was taken from the feed of a group: it is acknowledged when it is stored, or given back."""
         parked = Parked(topic.backing, partition, feed.key.group, due_ms, _now_ms(), 0)
         if not self._queue:
-            asyncio.get_running_loop().call_soon(partial(self._start_parking, topic.count))
+            asyncio.get_running_loop().call_soon(self._start_parking)
+        self._partitions[self._due_name(topic.backing, feed.key.group)] = topic.count
         self._queue.setdefault(level_for((due_ms - parked.parked_ms) / 1000), []).append((feed, delivered, parked))
 
-    def _start_parking(self, partitions: int) -> None:
+    def _start_parking(self) -> None:
         queue, self._queue = self._queue, {}
+        partitions, self._partitions = self._partitions, {}
         for level, waiting in queue.items():
             for begin in range(0, len(waiting), STORED_AT_ONCE):
                 part = waiting[begin : begin + STORED_AT_ONCE]
@@ -224,7 +228,7 @@ class Parking:
                 else:
                     _give_back(part)
 
-    async def _park(self, level: str, waiting: Sequence[Waiting], partitions: int) -> None:
+    async def _park(self, level: str, waiting: Sequence[Waiting], partitions: Mapping[str, int]) -> None:
         """Store units in a level, and acknowledge them; give back those that are not stored."""
         stored: list[Waiting] = []
         try:
@@ -238,10 +242,11 @@ class Parking:
             kept = {id(delivered) for _, delivered, _ in stored}
             _give_back([each for each in waiting if id(each[1]) not in kept])
 
-    async def _store_parked(self, level: str, waiting: Sequence[Waiting], partitions: int) -> list[Waiting]:
+    async def _store_parked(self, level: str, waiting: Sequence[Waiting], partitions: Mapping[str, int]) -> list[Waiting]:
         """Store units in a level; return those that are stored. Raises ClusterError, RequestRefused."""
         for topic, group in {(parked.topic, parked.group) for _, _, parked in waiting}:
-            await self._ensure(self._due_name(topic, group), partitions)
+            due = self._due_name(topic, group)
+            await self._ensure(due, partitions[due])
         outbound = await self._outbound(self._levels[level], 1)
         await self._definitions.catch_up()
         now_ms = _now_ms()
@@ -273,11 +278,14 @@ class Parking:
     async def moving(self, topic: ListenedTopic, group: str, partitions: Collection[int] | None = None) -> AsyncIterator[None]:
         """Let a group be moved by the body, in these partitions (None: all): what was parked before does not come any more.
 
-        Raises RequestRefused, ClusterError: then the group may be moved, and what was parked before may still come.
+        Raises RequestRefused, ClusterError: then the group may be moved, and what was parked before may still come. Before the
+        body, it raises ClusterError if it is not known whether anything was parked.
         """
         due = self._due_name(topic.backing, group)
         self._moving[due] += 1
         try:
+            if self.is_supported:
+                await self._find(due)
             yield
             if self.is_supported and due in self._known:
                 await self._publish_move([due] if partitions is None else [f"{due}/{partition}" for partition in partitions])
@@ -286,7 +294,15 @@ class Parking:
             if not self._moving[due]:
                 del self._moving[due]
 
+    async def _find(self, topic: str) -> None:
+        """Take note of a parking topic that another gateway may have made. Raises ClusterError."""
+        async with limited(f"looking for {topic}"):
+            if topic not in self._known and await self._cluster.describe(topic) is not None:
+                self._found(topic)
+
     async def _publish_move(self, names: Sequence[str]) -> None:
+        """Publish moves, with higher numbers than all that were published before. Raises RequestRefused."""
+        await self._definitions.catch_up()
         for name in names:
             try:
                 await self._definitions.add(name, MOVED, 0, b"")
@@ -300,7 +316,8 @@ class Parking:
         name = self._due_name(topic.backing, group)
         if name in self._known and self._cluster.capabilities.delete_topics:
             self._known.discard(name)
-            await self._close_outbound(name)
+            if (outbound := self._outbounds.get(name)) is not None:
+                await self._close_outbound(name, outbound)
             async with limited(f"deleting {name}"):
                 if await self._cluster.describe(name) is not None:
                     await self._cluster.delete(name)
@@ -347,8 +364,14 @@ class Parking:
             return
         except MqbridgeError as error:
             log.warning("messages that wait in %s are not read now, which is tried again: %s", self._levels[level], error)
-            loop = asyncio.get_running_loop()
-            self._timers[level] = loop.call_later(LANE_PAUSE_S, self._read_again, level, str(error))
+            self._read_later(level, str(error))
+        except Exception as error:  # a bug must not look like a level without messages
+            log.exception("messages that wait in %s are not read now, which is tried again", self._levels[level])
+            self._read_later(level, repr(error))
+
+    def _read_later(self, level: str, problem: str) -> None:
+        loop = asyncio.get_running_loop()
+        self._timers[level] = loop.call_later(LANE_PAUSE_S, self._read_again, level, problem)
 
     def _read_again(self, level: str, problem: str) -> None:
         if (membership := self._memberships.get(level)) is not None:
@@ -356,14 +379,16 @@ class Parking:
 
     async def _bring_back(self, level: str, lane: InboundLane, batch: Batch) -> None:
         """Bring back the messages of a batch when their time has come. Raises LaneRevoked, ClusterError."""
-        messages = batch.messages
+        messages, loop = batch.messages, asyncio.get_running_loop()
+        latest = loop.time() + LEVELS_S[level]
+        """Loop time when all of them have waited long enough, whatever the clock of the gateway was that parked them."""
         at = 0
         while at < batch.count:
             end = at
-            while end < batch.count and end - at < STORED_AT_ONCE and _wait_s(level, messages[end]) <= 0:
+            while end < batch.count and end - at < STORED_AT_ONCE and _wait_s(level, messages[end], latest - loop.time()) <= 0:
                 end += 1
             if end == at:
-                await _sleep(lane, _wait_s(level, messages[at]))
+                await _sleep(lane, _wait_s(level, messages[at], latest - loop.time()))
                 continue
             await self._store_again(lane, messages[at:end])
             at = end
@@ -405,19 +430,21 @@ class Parking:
             try:
                 outbound = await self._outbound(topic, partition + 1)
                 failures = await self._sent(topic, outbound, partition % outbound.partitions, Share(batch))
+                if not failures:
+                    return
+                ends = list(accumulate(each.message_count if isinstance(each, Unit) else 1 for each in contents))
                 refused = [failure for failure in failures if failure.failure_kind is Failure.REFUSED]
+                failed = {bisect_right(ends, failure.index) for failure in failures}
+                left = {bisect_right(ends, failure.index) for failure in failures if failure.failure_kind is not Failure.REFUSED}
+                kept, contents = contents, [contents[index] for index in sorted(failed)]
                 if refused:
                     await self._put_away(topic, batch.messages, refused)
+                contents, problem = [kept[index] for index in sorted(left)], failures[0].reason
             except MqbridgeError as error:
                 problem = str(error)
-            else:
-                ends = list(accumulate(each.message_count if isinstance(each, Unit) else 1 for each in contents))
-                left = {bisect_right(ends, failure.index) for failure in failures if failure.failure_kind is not Failure.REFUSED}
-                if not left:
-                    return
-                contents, problem = [contents[index] for index in sorted(left)], failures[0].reason
-            log.warning("messages that were parked cannot be stored in %s, which is tried again: %s", topic, problem)
-            await _sleep(lane, pauses.delay())
+            if contents:
+                log.warning("messages that were parked cannot be stored in %s, which is tried again: %s", topic, problem)
+                await _sleep(lane, pauses.delay())
 
     def _batch_of(self, contents: Sequence[Unit | Message]) -> Batch:
         """Make a batch of contents, which are all units or all messages."""
@@ -459,13 +486,20 @@ class Parking:
             await self._ensure(topic, partitions)
             outbound = self._outbounds.pop(topic, None)
             if outbound is None:
-                async with limited(f"opening {topic}"):
-                    outbound = await self._cluster.outbound(OutboundSpec(topic, stamp_origin=False, keep_units=True))
+                outbound = await self._open_outbound(topic)
             self._outbounds[topic] = outbound
-            oldest = next(iter(self._outbounds)) if len(self._outbounds) > MAX_OUTBOUNDS else None
+            oldest = next(iter(self._outbounds.items())) if len(self._outbounds) > MAX_OUTBOUNDS else None
         if oldest is not None:
-            await self._close_outbound(oldest)
+            await self._close_outbound(*oldest)
         return outbound
+
+    async def _open_outbound(self, topic: str) -> Outbound:
+        try:
+            async with limited(f"opening {topic}"):
+                return await self._cluster.outbound(OutboundSpec(topic, stamp_origin=False, keep_units=True))
+        except ClusterError:
+            self._known.discard(topic)  # it may have been deleted
+            raise
 
     async def _sent(self, topic: str, outbound: Outbound, partition: int, share: Share) -> Sequence[MessageFailure]:
         """Send, and return the failures. An outbound that cannot be used any more is closed. Raises ClusterError."""
@@ -473,17 +507,19 @@ class Parking:
             async with asyncio.timeout(REQUEST_S):
                 receipt = await outbound.send(partition, share)
         except TimeoutError:
-            await self._close_outbound(topic)
+            await self._close_outbound(topic, outbound)
             raise ClusterError(f"nothing was stored in {topic} within {REQUEST_S:g} s") from None
         except ClusterError:
             self._known.discard(topic)  # it may have been deleted
-            await self._close_outbound(topic)
+            await self._close_outbound(topic, outbound)
             raise
         return receipt.failures
 
-    async def _close_outbound(self, topic: str) -> None:
-        if (outbound := self._outbounds.pop(topic, None)) is not None:
-            await outbound.close(asyncio.get_running_loop().time() + 1.0)
+    async def _close_outbound(self, topic: str, outbound: Outbound) -> None:
+        """Close an outbound; another one of the topic, which was opened since, stays open."""
+        if self._outbounds.get(topic) is outbound:
+            del self._outbounds[topic]
+        await outbound.close(asyncio.get_running_loop().time() + 1.0)
 
 
 async def delete_group(parking: Parking, groups: Groups, topic: ListenedTopic, group: str, partition: int | None = None) -> None:
@@ -507,10 +543,10 @@ async def forget_groups(parking: Parking, groups: Groups, topic: ListenedTopic) 
         names = []
     await groups.forget(topic)
     for group in names:
-        if (due := await parking.due_topic(topic, group)) is not None:
-            async with parking.moving(topic, group):
+        async with parking.moving(topic, group):
+            if (due := await parking.due_topic(topic, group)) is not None:
                 await groups.forget(due)
-            await parking.forget(topic, group)
+        await parking.forget(topic, group)
 
 
 def _digest(topic: str, group: str) -> str:
@@ -528,13 +564,13 @@ def _give_back(waiting: Sequence[Waiting]) -> None:
         feed.give_back(delivered, counted=False, delay_s=min(remaining_s, RETRY_S))
 
 
-def _wait_s(level: str, message: Message) -> float:
+def _wait_s(level: str, message: Message, longest_s: float) -> float:
     """Return the seconds until a message of a level is to be brought back; at most 0 if it is, or was not parked."""
     try:
         parked, _ = unwrap(message)
     except InvalidParked:
         return 0.0
-    return parked.parked_ms / 1000 + LEVELS_S[level] - time.time()
+    return min(longest_s, parked.parked_ms / 1000 + LEVELS_S[level] - time.time())
 
 
 async def _sleep(lane: InboundLane, time_s: float) -> None:

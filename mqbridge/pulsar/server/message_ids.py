@@ -2,7 +2,8 @@
 
 Where the backing numbers its messages one by one, every id has the ledger LEDGER, and the entry is the number of the unit's first
 message; messages that were parked have the ledger DUE_LEDGER. Elsewhere the id is made of the first two components of the
-position; for messages that were parked, FIRST_NUMBER is added to the ledger. So ids ascend as positions do, every gateway gives the same ones, and nothing has to be stored.
+position; for messages that were parked, FIRST_NUMBER is added to the ledger. So ids ascend as positions do, every gateway gives
+the same ones, and nothing has to be stored.
 """
 
 from mqbridge.adapter.numbering import Numbering
@@ -70,6 +71,10 @@ class MessageIds:
         ledger, index = entry
         is_own = LEDGER <= ledger <= DUE_LEDGER if self._numbering.dense else ledger >= 0
         return is_own and index >= 0 and self.number_of(entry) not in (LAST_NUMBER, MAX_NUMBER)
+
+    def is_parked(self, entry: EntryId) -> bool:
+        """Return True for the id of a message that was parked."""
+        return (self._numbering.dense or self._is_below) and self.is_possible(entry) and self.number_of(entry) >= FIRST_NUMBER
 
     def position_of(self, entry: EntryId, skipped: int = 0) -> Position | None:
         """Return the position of a unit, or after some of its messages, where a reader can begin.

@@ -97,7 +97,10 @@ class SubscriptionFeeds:
         await self.main.finish(deadline)
 
     def hold_delayed(self, taken: Iterable[Delivered]) -> list[Delivered]:
-        """Return the units that are due; the others come again when they are."""
+        """Return the units that are due; the others come again when they are.
+
+        A unit of which messages were acknowledged is not parked: they would come again with it.
+        """
         due: list[Delivered] = []
         for each in taken:
             try:
@@ -106,7 +109,7 @@ class SubscriptionFeeds:
                 delay_s = 0.0
             if delay_s <= 0:
                 due.append(each)
-            elif delay_s > HOLD_S and self._parking is not None and each.number < FIRST_NUMBER:
+            elif delay_s > HOLD_S and self._parking is not None and each.number < FIRST_NUMBER and not each.acknowledged:
                 parking, topic, partition = self._parking
                 parking.park(self.main, each, topic, partition, round((time.time() + delay_s) * 1000))
             else:

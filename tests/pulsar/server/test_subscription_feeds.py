@@ -4,24 +4,31 @@ import asyncio
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from mqbridge.adapter.numbering import OffsetNumbering, PackedNumbering
-from mqbridge.errors import ClusterError
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.receipt import MessageFailure, Receipt
+from mqbridge.errors import ClusterError, Failure
 from mqbridge.groups.store import GroupStore
 from mqbridge.listener import parked, parking
 from mqbridge.listener.feed import Feed, FeedLimits
 from mqbridge.listener.limits import UnacknowledgedBytes
 from mqbridge.listener.listener import Listener
-from mqbridge.listener.parked import FIRST_NUMBER
+from mqbridge.listener.parked import FIRST_NUMBER, Parked, wrap
 from mqbridge.listener.parking import Parking
 from mqbridge.listener.server import load_servers
+from mqbridge.listener.topics import ListenedTopic
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store.settings import LogSettings
-from mqbridge.message import Position
+from mqbridge.message import Batch, Message, Position, Share
 from mqbridge.pulsar.server import subscription_feeds
-from mqbridge.pulsar.server.message_ids import DUE_LEDGER
+from mqbridge.pulsar.server.consumer import ServedConsumer
+from mqbridge.pulsar.server.message_ids import DUE_LEDGER, MessageIds
+from mqbridge.pulsar.server.subscription import ServedSubscription
 from mqbridge.pulsar.server.subscription_feeds import SubscriptionFeeds
 from mqbridge.pulsar.wire import client_commands, ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
@@ -302,3 +309,150 @@ async def test_units_with_large_numbers_are_of_the_partition_where_nothing_is_du
     (delivered,) = await take(feed, 1)
     assert feeds.find(FIRST_NUMBER) is delivered
     await feed.detach()
+
+
+async def test_a_topic_of_what_is_due_that_was_deleted_is_made_again() -> None:
+    """Otherwise its level would be stuck, for all groups."""
+    async with serving() as served:
+        producer, consumer = await served.connect(), await subscribed(served)
+        await producer.produce()
+        await producer.store(b"later", deliver_at_time=in_ms(1.2))
+        await until(lambda: parking_of(served).parked == 1)
+        (name,) = [name for name in await served.cluster.topics() if name.startswith("mqbridge-app-due-")]
+        await served.cluster.delete(name)
+        await consumer.of(pb.BaseCommand.CLOSE_CONSUMER)
+        again = await subscribed(served)
+        assert await again.messages(1) == [b"later"]
+
+
+def scripted_feed(topic: str, numbering: OffsetNumbering | None = None) -> Feed:
+    """Return a feed with one unit."""
+    source = ScriptedSource()
+    source.store(1)
+    limits = FeedLimits(UnacknowledgedBytes(1 << 20), 100)
+    feed = Feed(KEY._replace(topic=topic), FORMAT, numbering or OffsetNumbering(), None, limits)
+    feed.attach(source)
+    return feed
+
+
+async def test_each_topic_of_what_is_due_has_as_many_partitions_as_its_own_topic() -> None:
+    async with serving() as served:
+        for name, count in (("one", 1), ("four", 4)):
+            topic = ListenedTopic(name, name, {index: str(index) for index in range(count)}, is_partitioned=True)
+            feed = scripted_feed(name)
+            (delivered,) = await take(feed, 1)
+            parking_of(served).park(feed, delivered, topic, 0, in_ms(LONG_S))
+        await until(lambda: parking_of(served).parked == 2)
+        due = [name for name in await served.cluster.topics() if name.startswith("mqbridge-app-due-")]
+        described = [await served.cluster.describe(name) for name in due]
+        assert sorted(len(each.index_by_partition) for each in described if each is not None) == [1, 4]
+
+
+async def test_what_is_stored_is_not_stored_again_while_dead_letters_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One message that its target refuses does not make the others come again and again."""
+    sent: list[bytes] = []
+
+    class Refusing:
+        partitions = 1
+
+        async def send(self, partition: int, share: Share) -> Receipt:
+            payloads = [message.payload or b"" for message in share.batch.messages]
+            sent.extend(payloads)
+            failures = [MessageFailure(at, Failure.REFUSED, "no") for at, each in enumerate(payloads) if each == b"bad"]
+            return Receipt((), failures)
+
+    async with serving() as served:
+        service, failures = parking_of(served), [1, 2]
+
+        async def outbound(*_: object) -> Refusing:
+            return Refusing()
+
+        async def put_away(*_: object) -> None:
+            if failures:
+                failures.pop()
+                raise ClusterError("no dead letters now")
+
+        monkeypatch.setattr(service, "_outbound", outbound)
+        monkeypatch.setattr(service, "_put_away", put_away)
+        lane = SimpleNamespace(revoked=asyncio.Event())
+        await service._store(lane, "x", 0, [Message(b"bad"), Message(b"good")])
+        assert (sent.count(b"good"), sent.count(b"bad"), failures) == (1, 3, [])
+
+
+async def test_what_was_acknowledged_of_a_batch_does_not_come_again_when_it_is_due() -> None:
+    async with serving() as served:
+        producer, exclusive = await served.connect(), await served.connect()
+        await producer.produce()
+        producer.send(batch_frame([b"a", b"b", b"c"], deliver_at_time=in_ms(1.5)))
+        await exclusive.subscribe(permits=10)
+        entry, _ = await exclusive.message()
+        exclusive.send(
+            client_commands.ack(1, False, [ids.message_id(*entry, ids.to_words(0b110))], request := exclusive.number())
+        )
+        await exclusive.answer(request)
+        await exclusive.close()
+        await until(lambda: not served.broker.subscriptions)
+        consumer = await subscribed(served)
+        frame = await consumer.next(lambda frame: frame.type == pb.BaseCommand.MESSAGE)
+        assert list(frame.command.message.ack_set) == [0b110]
+        assert parking_of(served).parked == 0
+
+
+async def test_a_seek_to_a_message_that_was_parked_is_refused() -> None:
+    """It has no place among the others; the end would skip them."""
+    async with serving() as served:
+        producer, consumer = await served.connect(), await subscribed(served)
+        await producer.produce()
+        await producer.store(b"later", deliver_at_time=in_ms(0.8))
+        entry, _ = await consumer.message()
+        await consumer.close()
+        await until(lambda: not served.broker.subscriptions)
+        await producer.store(b"next")
+        consumer = await served.connect()
+        await consumer.subscribe(subType=SHARED)
+        consumer.send(client_commands.seek(request := consumer.number(), 1, to=entry))
+        assert (await consumer.answer(request)).error
+        consumer.send(client_commands.flow(1, 10))
+        assert sorted(await consumer.messages(2)) == [b"later", b"next"]
+
+
+async def test_a_message_that_was_parked_by_a_clock_ahead_does_not_stop_its_level() -> None:
+    async with serving() as served:
+        producer, consumer = await served.connect(), await subscribed(served)
+        await producer.produce()
+        await served.cluster.create("mqbridge-app-1m", 1)
+        outbound = await served.cluster.outbound(OutboundSpec("mqbridge-app-1m", stamp_origin=False))
+        ahead = wrap(Parked("t", 0, "other", in_ms(0), in_ms(LONG_S), 0), Message(b"x"))
+        await outbound.send(0, Share(Batch.of([ahead])))
+        await outbound.close()
+        await producer.store(b"later", deliver_at_time=in_ms(1))
+        assert await consumer.messages(1) == [b"later"]
+
+
+async def test_a_move_counts_for_what_another_gateway_has_parked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if this one does not know yet that anything was parked for the group."""
+    async with serving() as served:
+        producer, consumer = await served.connect(), await subscribed(served)
+        await producer.produce()
+        await producer.store(b"later", deliver_at_time=in_ms(1.2))
+        await until(lambda: parking_of(served).parked == 1)
+        monkeypatch.setattr(parking, "LOOK_S", LONG_S)
+        await asyncio.sleep(0.3)  # until the last look
+        parking_of(served)._known.clear()
+        consumer.send(client_commands.seek(request := consumer.number(), 1, to=ids.LATEST))
+        await consumer.answer(request)
+        await until(lambda: parking_of(served).dropped == 1)
+
+
+async def test_a_loss_of_the_partition_is_noticed_although_what_is_due_is_found_at_the_same_time() -> None:
+    feed, due = scripted_feed("t"), scripted_feed("due", HighNumbering())
+    subscription = ServedSubscription("s", "t", -1, feed, MessageIds(OffsetNumbering()), is_durable=True)
+    empty: list[None] = []
+    subscription.on_empty = lambda: empty.append(None)
+    subscription.add(SHARED, ServedConsumer(Mock(), 1, "c", MessageIds(OffsetNumbering()), partition=-1, priority=0, epoch=None))
+    await feed.detach()
+    subscription._generations = 0, 0  # the feed has scheduled that the subscription hears of it
+    subscription.add_due(due)
+    subscription._on_feed()
+    assert not subscription.consumers
+    await due.detach()
