@@ -337,11 +337,11 @@ def scripted_feed(topic: str, numbering: OffsetNumbering | None = None) -> Feed:
 
 async def test_each_topic_of_what_is_due_has_as_many_partitions_as_its_own_topic() -> None:
     async with serving() as served:
+        feeds = {name: scripted_feed(name) for name in ("one", "four")}
+        taken = {name: (await take(feed, 1))[0] for name, feed in feeds.items()}
         for name, count in (("one", 1), ("four", 4)):
             topic = ListenedTopic(name, name, {index: str(index) for index in range(count)}, is_partitioned=True)
-            feed = scripted_feed(name)
-            (delivered,) = await take(feed, 1)
-            parking_of(served).park(feed, delivered, topic, 0, in_ms(LONG_S))
+            parking_of(served).park(feeds[name], taken[name], topic, 0, in_ms(LONG_S))
         await until(lambda: parking_of(served).parked == 2)
         due = [name for name in await served.cluster.topics() if name.startswith("mqbridge-app-due-")]
         described = [await served.cluster.describe(name) for name in due]
@@ -450,9 +450,11 @@ async def test_a_loss_of_the_partition_is_noticed_although_what_is_due_is_found_
     empty: list[None] = []
     subscription.on_empty = lambda: empty.append(None)
     subscription.add(SHARED, ServedConsumer(Mock(), 1, "c", MessageIds(OffsetNumbering()), partition=-1, priority=0, epoch=None))
-    await feed.detach()
-    subscription._generations = 0, 0  # the feed has scheduled that the subscription hears of it
+    source = feed._source
+    assert source is not None
+    feed._end(source)  # the subscription hears of it soon
     subscription.add_due(due)
     subscription._on_feed()
     assert not subscription.consumers
+    await feed.detach()
     await due.detach()
