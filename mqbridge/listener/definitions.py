@@ -1,4 +1,4 @@
-"""Definitions of schemas, kept in a topic of the backing cluster, so that every gateway over the cluster knows them.
+"""Definitions, such as schemas, kept in a topic of the backing cluster, so that every gateway over the cluster knows them.
 
 The topic is made with the first definition. It is read whole at the start, and followed from then on. Each record says one thing
 again and again: a definition, or that definitions are deleted. Records are idempotent: only what they say counts, not where they
@@ -120,10 +120,10 @@ Key = tuple[str, bytes]
 """Topic and version; all versions of the topic are ("topic", b"")."""
 
 
-def definitions_topic(cluster: Cluster) -> str:
+def definitions_topic(cluster: Cluster, name: str = DEFINITIONS_TOPIC) -> str:
     """Return the name of the topic in a cluster."""
     rule = cluster.capabilities.topic_name
-    return rule.escape(DEFINITIONS_TOPIC) if rule.problem(DEFINITIONS_TOPIC) else DEFINITIONS_TOPIC
+    return rule.escape(name) if rule.problem(name) else name
 
 
 def encode_record(said: Definition | Deletion, published_ms: int) -> bytes:
@@ -192,14 +192,14 @@ class DefinitionTable:
     def problem(self, definition: Definition) -> str | None:
         """Return why there is no room for a new definition; None if there is."""
         if definition.size > MAX_DEFINITION_BYTES:
-            return f"a schema has {definition.size} bytes, more than {MAX_DEFINITION_BYTES}"
+            return f"a definition has {definition.size} bytes, more than {MAX_DEFINITION_BYTES}"
         versions = self._topics.get(definition.topic)
         if versions is None and len(self._topics) >= MAX_TOPICS:
-            return f"{MAX_TOPICS} topics have schemas already"
+            return f"{MAX_TOPICS} topics have definitions already"
         if versions is not None and len(versions) >= MAX_VERSIONS and definition.version not in versions:
-            return f"the topic has {MAX_VERSIONS} schemas already"
+            return f"the topic has {MAX_VERSIONS} definitions already"
         if self.total_bytes + definition.size > MAX_TOTAL_BYTES:
-            return f"all schemas have {self.total_bytes} bytes already"
+            return f"all definitions have {self.total_bytes} bytes already"
         return None
 
     def apply(self, said: Definition | Deletion, published_ms: int, position: Position) -> str | None:
@@ -279,10 +279,15 @@ class Definitions:
     """The definitions of one backing cluster; see the module. Call `start` and `close`."""
 
     def __init__(
-        self, cluster: Cluster, *, republish_after_s: float = REPUBLISH_AFTER_S, clock: Callable[[], float] = time
+        self,
+        cluster: Cluster,
+        *,
+        topic: str = DEFINITIONS_TOPIC,
+        republish_after_s: float = REPUBLISH_AFTER_S,
+        clock: Callable[[], float] = time,
     ) -> None:
-        """`clock` returns the time in s since the epoch."""
-        self.topic = definitions_topic(cluster)
+        """`topic` is the name of the topic; `clock` returns the time in s since the epoch."""
+        self.topic = definitions_topic(cluster, topic)
         self._cluster, self._clock = cluster, clock
         self._republish_after_s = republish_after_s * random.uniform(1.0, REPUBLISH_SPREAD)  # noqa: S311 - jitter
         self._table = DefinitionTable()
@@ -340,8 +345,8 @@ class Definitions:
         try:
             await self._catch_up(CATCH_UP_S)
         except (TimeoutError, ClusterError) as error:
-            log.warning("schemas of %s are not known now: %s", self._cluster.name, error or "no answer")
-            raise RequestRefused("schemas cannot be read now", RefusalReason.NOT_READY) from error
+            log.warning("the records of %s in %s are not known now: %s", self.topic, self._cluster.name, error or "no answer")
+            raise RequestRefused(f"the topic {self.topic} cannot be read now", RefusalReason.NOT_READY) from error
 
     async def add(self, topic: str, version: bytes, type_: int, data: bytes, properties: tuple[Pair, ...] = ()) -> Definition:
         """Publish a new definition; return it when it is stored, and read. Raises RequestRefused."""
@@ -367,7 +372,7 @@ class Definitions:
     def _problem(self, definition: Definition) -> str | None:
         most = self._cluster.capabilities.max_message_bytes
         if most is not None and len(encode_record(definition, definition.registered_ms)) > most:
-            return f"a schema has {definition.size} bytes, more than the cluster stores in a message"
+            return f"a definition has {definition.size} bytes, more than the cluster stores in a message"
         return self._table.problem(definition)
 
     def _now_ms(self) -> int:
@@ -385,8 +390,8 @@ class Definitions:
                 await self._publish(said)
             await self._wait_until(is_read, CATCH_UP_S)
         except (TimeoutError, ClusterError) as error:
-            log.warning("a schema cannot be stored in %s: %s", self._cluster.name, error or "no answer")
-            raise RequestRefused("schemas cannot be stored now", RefusalReason.NOT_READY) from error
+            log.warning("a record of %s cannot be stored in %s: %s", self.topic, self._cluster.name, error or "no answer")
+            raise RequestRefused(f"nothing can be stored in the topic {self.topic} now", RefusalReason.NOT_READY) from error
 
     async def _create(self) -> None:
         """Create the topic if it does not exist. Raises ClusterError, RequestRefused."""
@@ -395,7 +400,7 @@ class Definitions:
             is_created = False
             while await self._cluster.describe(self.topic) is None:
                 if not self._cluster.capabilities.create_topics:
-                    raise RequestRefused("schemas cannot be stored: the topic for them does not exist", RefusalReason.NOT_ALLOWED)
+                    raise RequestRefused(f"the topic {self.topic} does not exist", RefusalReason.NOT_ALLOWED)
                 if not is_created:
                     await self._cluster.create(self.topic, 1)
                     is_created = True
@@ -439,8 +444,8 @@ class Definitions:
             try:
                 await self.republish()
             except (ClusterError, RequestRefused, TimeoutError) as error:
-                log.warning("schemas in %s cannot be published again now, which is tried again in %.0f s: %s",
-                            self._cluster.name, CHECK_S, error or "no answer")  # fmt: skip
+                log.warning("records of %s cannot be published again now, which is tried again in %.0f s: %s",
+                            self.topic, CHECK_S, error or "no answer")  # fmt: skip
 
     async def republish(self) -> int:
         """Publish again what is old, or what the retention has taken already; return the number of records.
@@ -568,7 +573,7 @@ class Definitions:
     def _restart(self, position: Position | None) -> None:
         """Read from another position on: the topic was deleted, made anew, or restored."""
         if self._position is not None:
-            log.warning("the topic %s/%s was deleted, or has lost records; schemas will be published again",
+            log.warning("the topic %s/%s was deleted, or has lost records; they will be published again",
                         self._cluster.name, self.topic)  # fmt: skip
             self._table.lost_positions()
             self._is_outbound_outdated = True

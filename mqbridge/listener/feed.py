@@ -296,9 +296,10 @@ class Feed:
         for delivered in units:
             self._add_unit(source, delivered)
         held = units[0].held
-        if held.open_units:
-            self._held_bytes += held.size
-            self._limits.unacknowledged.add(held.size)
+        self._held_bytes += held.size
+        self._limits.unacknowledged.add(held.size)
+        if not held.open_units:
+            self._drop_contents(held)
         self._is_wanted = not self._fresh  # if all of it was acknowledged before, the consumers wait for the next batch
         self._advance()
         self._wake()
@@ -471,13 +472,18 @@ class Feed:
             self._none_out.set()
 
     def _close_unit(self, held: HeldBatch) -> None:
-        """Count one open unit of a batch less; without any, its contents are dropped.
+        """Count one open unit of a batch less; without any, its contents are dropped."""
+        held.open_units -= 1
+        if not held.open_units:
+            self._drop_contents(held)
+
+    def _drop_contents(self, held: HeldBatch) -> None:
+        """Drop the contents of a batch without open units.
 
         If the source needs them to acknowledge the batch, they stay, and count, until everything before is acknowledged, too.
         """
-        held.open_units -= 1
         source = self._source
-        if not held.open_units and (source is None or source.is_individual or not source.needs_contents):
+        if source is None or source.is_individual or not source.needs_contents:
             held.batch.drop_contents()
             self._let_go(held)
 

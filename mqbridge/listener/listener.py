@@ -116,14 +116,13 @@ class Listener:
         )
         self.publishers = Publishers(cluster, self.in_flight, self._open_dead_letters, in_order=system.answers_in_order)
         self.groups = self._make_groups(partitions, store, member)
-        definitions = Definitions(cluster)
         self.parking = Parking(
             cluster,
             settings.parking,
             unit_format_of(system),
             self.groups,
             partitions,
-            definitions,
+            Definitions(cluster, topic=f"{settings.parking}-moves"),
             self._open_dead_letters,
             member,
         )
@@ -136,7 +135,7 @@ class Listener:
                 groups=self.groups,
                 partitions=partitions,
                 parking=self.parking,
-                definitions=definitions,
+                definitions=Definitions(cluster),
                 in_flight=self.in_flight,
                 numbering=cluster.numbering,
                 max_message_bytes=lambda: cluster.capabilities.max_message_bytes,
@@ -182,6 +181,7 @@ class Listener:
     async def start(self) -> None:
         """Serve clients. Raises ClusterError if the server cannot start; the caller may call this again."""
         await self.server.start()
+        await self.parking.start()
         if self.state is not ListenerState.BOUND:
             raise LocalProtocolError(f"listener {self.settings.name} is {self.state.value}")
         await self.port.start()
@@ -190,7 +190,6 @@ class Listener:
             raise LocalProtocolError(f"listener {self.settings.name} was closed while it was started")
         if self.web_port is not None:
             self.web_port.start(self.server.web)
-        self.parking.start()
         self.state = ListenerState.SERVING
         log.info(
             "listener %s serves %s clients at %s:%d from cluster %s",

@@ -17,6 +17,8 @@ PARKED = "mqbridge.parked"
 """The property of a parked message, as JSON: a list of the fields of `Parked`."""
 FIRST_NUMBER = 1 << 62
 """Number of the first message of a topic with messages that are due, see `DueNumbering`."""
+MAX_FIELD = 1 << 64
+"""Largest number in a field of a parked message."""
 LEVELS_S = {
     "1m": 60,
     "2m": 120,
@@ -85,8 +87,9 @@ def unwrap(message: Message) -> tuple[Parked, Unit | Message]:
     try:
         parked = Parked(*json.loads(values[-1]))  # a client may have sent one of its own before
         topic, partition, group, *numbers = parked
-        if not (isinstance(topic, str) and isinstance(group, str) and all(type(each) is int for each in (partition, *numbers))):
-            raise InvalidParked("fields of another type")
+        are_numbers = all(type(each) is int and 0 <= each <= MAX_FIELD for each in (partition, *numbers))
+        if not (isinstance(topic, str) and isinstance(group, str) and are_numbers):
+            raise InvalidParked("fields of another type, or too large")
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidParked(f"it is not known where it goes: {error}") from error
     if parked.unit:

@@ -16,10 +16,11 @@ soon, the topic of what is due for its group: `{parking}-due-` and a digest. Sub
 
 Every step stores before it acknowledges, so a crash may make a message come twice, and loses none.
 
-A group that is moved or deleted gets nothing that was parked before: the move is published among the definitions, with a number
-that ascends, and each parked message carries the number that was known when it was parked. What this rests on: whoever parks
-reads the newest number first, and nothing of the group is parked here while it is moved. Clocks of gateways are compared only to
-find out what is due.
+A group that is moved or deleted gets nothing that was parked before. Its gateway publishes a number before it moves the group,
+and afterwards that this move is done; numbers ascend. Each parked message carries the newest number that was begun when it was
+parked, and is dropped if a later one is done: so a move that fails drops nothing, nor does one drop what the next gateway of the
+partition parks. What this rests on: whoever parks reads the newest number first, and nothing of the group is parked here while
+it is moved.
 
 What this rests on further: lanes of the backing deliver in order, and it keeps messages longer than the longest level.
 """
@@ -30,7 +31,7 @@ import logging
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import accumulate
@@ -38,7 +39,7 @@ from typing import Any, NamedTuple
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.formats import UnitFormat, batch_of_units
-from mqbridge.adapter.inbound import Inbound, InboundLane, InboundSpec, Sharing, Start
+from mqbridge.adapter.inbound import AnnouncesRelease, Inbound, InboundLane, InboundSpec, Sharing, Start
 from mqbridge.adapter.names import NameRule
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure
@@ -75,8 +76,12 @@ MAX_OUTBOUNDS = 100
 """Maximum number of outbounds that are kept open."""
 LANE_PAUSE_S = 5.0
 """Pause before a level is read again that could not be read."""
-MOVED = b"moved"
-"""Version under which the moves of a group are published among the definitions."""
+BEGUN, DONE = b"begun", b"done"
+"""Versions under which moves of a group are published: the number of the newest that was begun, and of the newest one done."""
+RELEASE_WAIT_S = 5.0
+"""How long a level that another gateway gets is kept, so that what is being stored can be acknowledged."""
+ATTEMPTS = 3
+"""Attempts to store what is due for a group; then it goes to the end of its level, so that others get theirs."""
 
 
 class Waiting(NamedTuple):
@@ -103,24 +108,27 @@ class Parking:
         unit_format: UnitFormat | None,
         groups: Groups,
         partitions: Partitions,
-        definitions: Definitions,
+        moves: Definitions,
         open_dead_letters: Callable[[], Awaitable[DeadLetters]],
         member: str,
     ) -> None:
         """`name` is what the names of its topics, and of its group, begin with; `member` names this gateway for operators.
 
+        `moves` are definitions of a topic of their own, in which moves of groups are published; they are started and closed here.
         Without `unit_format`, the format of the clients' units, nothing is parked.
         """
         rule = cluster.capabilities.topic_name
         self.parked = self.brought_back = self.dropped = 0
         """Totals of messages: parked, stored as due, and dropped because their group was moved."""
-        self._cluster, self._format, self._definitions = cluster, unit_format, definitions
+        self._cluster, self._format, self._moves = cluster, unit_format, moves
         self._groups, self._partitions = groups, partitions
         self._open_dead_letters, self._member = open_dead_letters, member
         self._name, self._group = name, parking_name(cluster.capabilities.group_name, name)
         self._levels = {level: parking_name(rule, f"{name}-{level}") for level in LEVELS_S}
         self._known: set[str] = set()
         """The parking topics that exist."""
+        self._counts: dict[str, int] = {}
+        """Their numbers of partitions, as far as they were asked for."""
         self._watchers: set[Callable[[], None]] = set()
         self._queue: dict[str, list[Waiting]] = {}
         """Units that wait to be parked, by level."""
@@ -143,9 +151,10 @@ class Parking:
 
     # --- the life of the service ----------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Read the levels that exist, and those that are made later."""
+    async def start(self) -> None:
+        """Read the moves, then the levels that exist, and those that are made later. Raises ClusterError."""
         if self.is_supported and not self._is_open:
+            await self._moves.start()
             self._is_open = True
             self._spawn(self._look_again_and_again(), f"parking topics of {self._name}")
 
@@ -196,8 +205,11 @@ class Parking:
             timer.cancel()
         await cancel(*self._tasks)
         memberships, self._memberships = list(self._memberships.values()), {}
+        await self._gather(each.close(deadline) for each in memberships)  # first: lanes may open outbounds until then
         outbounds, self._outbounds = list(self._outbounds.values()), {}
-        closes = [*(each.close(deadline) for each in memberships), *(each.close(deadline) for each in outbounds)]
+        await self._gather([*(each.close(deadline) for each in outbounds), self._moves.close(deadline)])
+
+    async def _gather(self, closes: Iterable[Awaitable[None]]) -> None:
         for failure in await asyncio.gather(*closes, return_exceptions=True):
             if isinstance(failure, Exception):
                 log.warning("a part of the parking of %s did not close: %s", self._cluster.name, failure)
@@ -258,7 +270,7 @@ class Parking:
         }.items():
             await self._ensure(due, partitions)
         outbound = await self._outbound(self._levels[level], 1)
-        await self._definitions.catch_up()
+        await self._moves.catch_up()
         now_ms = _now_ms()
         sent: list[Waiting] = []
         messages: list[Message] = []
@@ -268,7 +280,7 @@ class Parking:
             is_moving = self._due_name(parked.topic, parked.group) in self._moving
             if content is not None and delivered.generation == each.feed.generation and not is_moving:
                 sent.append(each)
-                messages.append(wrap(parked._replace(parked_ms=now_ms, moved_ms=self._moved_ms(parked)), content))
+                messages.append(wrap(parked._replace(parked_ms=now_ms, moved_ms=self._begun(parked)), content))
         if not sent:
             return []
         failures = await self._sent(self._levels[level], outbound, 0, Share(Batch.of(messages)))
@@ -279,28 +291,58 @@ class Parking:
         self.parked += len(stored)
         return stored
 
-    def _moved_ms(self, parked: Parked) -> int:
-        """Return the number of the last move of a group that is known here; 0 if it was never moved."""
-        move = self._definitions.find(f"{self._due_name(parked.topic, parked.group)}/{parked.partition}", MOVED)
+    def _begun(self, parked: Parked) -> int:
+        """Return the number of the last move of a group that was begun, as far as this gateway knows; 0 if none was."""
+        move = self._moves.find(self._move_name(parked), BEGUN)
         return 0 if move is None else move.registered_ms
+
+    def _is_void(self, parked: Parked) -> bool:
+        """Return True if the group was moved since the message was parked."""
+        move = self._moves.find(self._move_name(parked), DONE)
+        return move is not None and move.data.isdigit() and parked.moved_ms < int(move.data)
+
+    def _move_name(self, parked: Parked) -> str:
+        return f"{self._due_name(parked.topic, parked.group)}/{parked.partition}"
 
     @asynccontextmanager
     async def moving(self, topic: ListenedTopic, group: str, partitions: Collection[int]) -> AsyncIterator[None]:
         """Let the body move a group in these partitions: what was parked before, or is due already, does not come any more.
 
-        Raises RequestRefused, ClusterError: then the group may be moved, and what was parked before may still come.
+        Raises RequestRefused, ClusterError. If it does so after the body, what was parked before may still come.
         """
         name = self._due_name(topic.backing, group)
         self._moving[name] += 1
         try:
+            await self._find(name)
+            names = [f"{name}/{partition}" for partition in partitions] if name in self._known else []
+            numbers = await self._publish(names, BEGUN, [b""] * len(names))
             yield
-            if name in self._known:
-                await self._publish_move([f"{name}/{partition}" for partition in partitions])
+            if numbers:
+                await self._publish(names, DONE, [b"%d" % number for number in numbers])
                 await self._skip_due(topic, group, partitions)
         finally:
             self._moving[name] -= 1
             if not self._moving[name]:
                 del self._moving[name]
+
+    async def _find(self, topic: str) -> None:
+        """Take note of a parking topic that another gateway may have made. Raises ClusterError."""
+        if self.is_supported and topic not in self._known:
+            async with limited(f"looking for {topic}"):
+                if await self._cluster.describe(topic) is not None:
+                    self._found(topic)
+
+    async def _publish(self, names: Sequence[str], version: bytes, data: Sequence[bytes]) -> list[int]:
+        """Publish moves, and return their numbers; [] if there are too many of them. Raises RequestRefused."""
+        if names:
+            await self._moves.catch_up()
+        try:
+            return [(await self._moves.add(name, version, 0, each)).registered_ms for name, each in zip(names, data, strict=True)]
+        except RequestRefused as error:
+            if error.reason is not RefusalReason.NOT_ALLOWED:
+                raise
+            log.warning("messages that were parked before a group was moved may still come: %s", error)
+            return []
 
     async def _skip_due(self, topic: ListenedTopic, group: str, partitions: Collection[int]) -> None:
         """Move a group to the end of what is due for it. Raises ClusterError."""
@@ -328,18 +370,9 @@ class Parking:
             groups = []
         await self._groups.forget(topic)
         for group in groups:
-            if (name := self._due_name(topic.backing, group)) in self._known:
-                await self._publish_move([f"{name}/{partition}" for partition in topic.partitions])
-                await self._forget(topic, group)
-
-    async def _publish_move(self, names: Sequence[str]) -> None:
-        for name in names:
-            try:
-                await self._definitions.add(name, MOVED, 0, b"")
-            except RequestRefused as error:
-                if error.reason is not RefusalReason.NOT_ALLOWED:
-                    raise
-                log.warning("messages that were parked before a group was moved may still come: %s", error)
+            async with self.moving(topic, group, topic.partitions):
+                pass
+            await self._forget(topic, group)
 
     async def _forget(self, topic: ListenedTopic, group: str) -> None:
         """Delete the topic of what is due for a group that was deleted. Raises ClusterError."""
@@ -348,7 +381,8 @@ class Parking:
             return
         await self._groups.forget(due)
         self._known.discard(due.backing)
-        await self._close_outbound(due.backing)
+        if (outbound := self._outbounds.get(due.backing)) is not None:
+            await self._close_outbound(due.backing, outbound)
         async with limited(f"deleting {due.backing}"):
             await self._cluster.delete(due.backing)
 
@@ -365,6 +399,7 @@ class Parking:
             sharing=Sharing.FAILOVER if Sharing.FAILOVER in supported else None,
             member=self._member,
             sent_back=False,
+            release_wait_s=RELEASE_WAIT_S,
         )
         pauses = Backoff()
         while True:
@@ -409,68 +444,99 @@ class Parking:
 
     async def _bring_back(self, level: str, lane: InboundLane, batch: Batch) -> None:
         """Bring back the messages of a batch when their time has come. Raises LaneRevoked, ClusterError."""
-        messages = batch.messages
+        messages, loop = batch.messages, asyncio.get_running_loop()
+        latest = loop.time() + LEVELS_S[level]
+        """Loop time when all of them have waited long enough, whatever the clock of the gateway was that parked them."""
         at = 0
         while at < batch.count:
             end = at
-            while end < batch.count and end - at < STORED_AT_ONCE and _wait_s(level, messages[end]) <= 0:
+            while end < batch.count and end - at < STORED_AT_ONCE and _wait_s(level, messages[end], latest - loop.time()) <= 0:
                 end += 1
             if end == at:
-                await _sleep(lane, _wait_s(level, messages[at]))
+                await _sleep(lane, _wait_s(level, messages[at], latest - loop.time()))
                 continue
-            await self._store_again(lane, messages[at:end])
+            _check_kept(lane)
+            await self._store_again(level, lane, messages[at:end])
             at = end
             if at == batch.count:
                 lane.acknowledge(batch)
             else:
                 lane.acknowledge(batch, range(at))
 
-    async def _store_again(self, lane: InboundLane, messages: Sequence[Message]) -> None:
+    async def _store_again(self, level: str, lane: InboundLane, messages: Sequence[Message]) -> None:
         """Store messages where they go next; those of groups that were moved are dropped. Raises LaneRevoked, ClusterError."""
         now_ms = _now_ms()
         later: dict[str, list[Message]] = {}
-        due: dict[tuple[str, int], list[Unit | Message]] = {}
+        due: dict[tuple[str, int], list[tuple[Parked, Unit | Message]]] = {}
         for message in messages:
             try:
                 parked, content = unwrap(message)
             except InvalidParked as error:
                 await self._put_away(self._name, [message], [MessageFailure(0, Failure.REFUSED, str(error))])
                 continue
-            if parked.moved_ms < self._moved_ms(parked):
+            parked = parked._replace(parked_ms=now_ms)
+            if self._is_void(parked):
                 self.dropped += 1
             elif (remaining_s := (parked.due_ms - now_ms) / 1000) > HOLD_S:
-                later.setdefault(level_for(remaining_s), []).append(wrap(parked._replace(parked_ms=now_ms), content))
+                later.setdefault(level_for(remaining_s), []).append(wrap(parked, content))
             else:
-                due.setdefault((self._due_name(parked.topic, parked.group), parked.partition), []).append(content)
-        for level, parked_messages in later.items():
-            await self._store(lane, self._levels[level], 0, parked_messages)
-        for (topic, partition), contents in due.items():
+                due.setdefault((self._due_name(parked.topic, parked.group), parked.partition), []).append((parked, content))
+        for next_level, parked_messages in later.items():
+            await self._store(lane, self._levels[next_level], 0, parked_messages)
+        for (topic, partition), waiting in due.items():
             for kind in (Unit, Message):
-                if chosen := [content for content in contents if isinstance(content, kind)]:
-                    await self._store(lane, topic, partition, chosen)
-            self.brought_back += len(contents)
+                chosen = [(parked, content) for parked, content in waiting if isinstance(content, kind)]
+                left = await self._store(lane, topic, partition, [content for _, content in chosen], attempts=ATTEMPTS)
+                again = {id(content) for content in left}
+                await self._store(
+                    lane, self._levels[level], 0, [wrap(parked, content) for parked, content in chosen if id(content) in again]
+                )
+                self.brought_back += len(chosen) - len(left)
 
-    async def _store(self, lane: InboundLane, topic: str, partition: int, contents: Sequence[Unit | Message]) -> None:
-        """Store units, or messages, again and again until that succeeds. Raises LaneRevoked when the lane is given up."""
+    async def _store(
+        self,
+        lane: InboundLane,
+        topic: str,
+        partition: int,
+        contents: Sequence[Unit | Message],
+        *,
+        attempts: int | None = None,
+    ) -> Sequence[Unit | Message]:
+        """Store units, or messages, and return those that are not stored after these attempts; None: try again and again.
+
+        Raises LaneRevoked when the lane is given up.
+        """
         pauses = Backoff()
-        while contents:
-            batch = self._batch_of(contents)
-            try:
-                outbound = await self._outbound(topic, partition + 1)
-                failures = await self._sent(topic, outbound, partition % outbound.partitions, Share(batch))
-                refused = [failure for failure in failures if failure.failure_kind is Failure.REFUSED]
-                if refused:
-                    await self._put_away(topic, batch.messages, refused)
-            except MqbridgeError as error:
-                problem = str(error)
-            else:
-                ends = list(accumulate(each.message_count if isinstance(each, Unit) else 1 for each in contents))
-                left = {bisect_right(ends, failure.index) for failure in failures if failure.failure_kind is not Failure.REFUSED}
-                if not left:
-                    return
-                contents, problem = [contents[index] for index in sorted(left)], failures[0].reason
-            log.warning("messages that were parked cannot be stored in %s, which is tried again: %s", topic, problem)
-            await _sleep(lane, pauses.delay())
+        while contents and attempts != 0:
+            contents, problem = await self._try_to_store(topic, partition, contents)
+            attempts = None if attempts is None else attempts - 1
+            if contents:
+                log.warning("messages that were parked cannot be stored in %s, which is tried again: %s", topic, problem)
+                await _sleep(lane, pauses.delay())
+        return contents
+
+    async def _try_to_store(
+        self, topic: str, partition: int, contents: Sequence[Unit | Message]
+    ) -> tuple[Sequence[Unit | Message], str]:
+        """Store units, or messages; return those that are not stored, not even as dead letters, and why."""
+        batch = self._batch_of(contents)
+        try:
+            outbound = await self._outbound(topic, partition + 1)
+            failures = await self._sent(topic, outbound, partition % outbound.partitions, Share(batch))
+        except MqbridgeError as error:
+            return contents, str(error)
+        if not failures:
+            return (), ""
+        ends = list(accumulate(each.message_count if isinstance(each, Unit) else 1 for each in contents))
+        refused = [failure for failure in failures if failure.failure_kind is Failure.REFUSED]
+        left = {bisect_right(ends, failure.index) for failure in failures if failure.failure_kind is not Failure.REFUSED}
+        try:
+            if refused:
+                await self._put_away(topic, batch.messages, refused)
+        except MqbridgeError as error:
+            left |= {bisect_right(ends, failure.index) for failure in refused}
+            return [contents[index] for index in sorted(left)], str(error)
+        return [contents[index] for index in sorted(left)], failures[0].reason
 
     def _batch_of(self, contents: Sequence[Unit | Message]) -> Batch:
         """Make a batch of contents, which are all units or all messages."""
@@ -492,20 +558,26 @@ class Parking:
     # --- topics and outbounds -------------------------------------------------------------------------------------------
 
     async def _ensure(self, topic: str, partitions: int) -> None:
-        """Create a parking topic if it does not exist. Raises ClusterError."""
-        if topic in self._known:
+        """Create a parking topic if it does not exist, or grow it to this number of partitions. Raises ClusterError."""
+        if topic in self._known and self._counts.get(topic, 0) >= partitions:
             return
         async with limited(f"creating {topic}"):
             pauses = Backoff(0.02, 1.0)
             is_created = False
-            while await self._cluster.describe(topic) is None:
+            while (count := await self._count(topic)) < partitions:
                 if is_created:
                     await asyncio.sleep(pauses.delay())
                 else:
                     await self._cluster.create(topic, partitions)
                     is_created = True
-        if topic not in self._known:
+        self._counts[topic] = count
+        if topic not in self._known or is_created:
             self._found(topic)
+
+    async def _count(self, topic: str) -> int:
+        """Return the number of partitions of a topic; 0 if it does not exist. Raises ClusterError."""
+        described = await self._cluster.describe(topic)
+        return 0 if described is None else len(described.index_by_partition)
 
     async def _outbound(self, topic: str, partitions: int) -> Outbound:
         """Return the open outbound of a parking topic, which is created with this number of partitions. Raises ClusterError."""
@@ -513,13 +585,21 @@ class Parking:
             await self._ensure(topic, partitions)
             outbound = self._outbounds.pop(topic, None)
             if outbound is None:
-                async with limited(f"opening {topic}"):
-                    outbound = await self._cluster.outbound(OutboundSpec(topic, stamp_origin=False, keep_units=True))
+                outbound = await self._open_outbound(topic)
             self._outbounds[topic] = outbound
-            oldest = next(iter(self._outbounds)) if len(self._outbounds) > MAX_OUTBOUNDS else None
+            oldest = next(iter(self._outbounds.items())) if len(self._outbounds) > MAX_OUTBOUNDS else None
         if oldest is not None:
-            await self._close_outbound(oldest)
+            await self._close_outbound(*oldest)
         return outbound
+
+    async def _open_outbound(self, topic: str) -> Outbound:
+        try:
+            async with limited(f"opening {topic}"):
+                return await self._cluster.outbound(OutboundSpec(topic, stamp_origin=False, keep_units=True))
+        except ClusterError:
+            self._known.discard(topic)  # it may have been deleted
+            self._counts.pop(topic, None)
+            raise
 
     async def _sent(self, topic: str, outbound: Outbound, partition: int, share: Share) -> Sequence[MessageFailure]:
         """Send, and return the failures. An outbound that cannot be used any more is closed. Raises ClusterError."""
@@ -527,17 +607,19 @@ class Parking:
             async with asyncio.timeout(REQUEST_S):
                 receipt = await outbound.send(partition, share)
         except TimeoutError:
-            await self._close_outbound(topic)
+            await self._close_outbound(topic, outbound)
             raise ClusterError(f"nothing was stored in {topic} within {REQUEST_S:g} s") from None
         except ClusterError:
             self._known.discard(topic)  # it may have been deleted
-            await self._close_outbound(topic)
+            await self._close_outbound(topic, outbound)
             raise
         return receipt.failures
 
-    async def _close_outbound(self, topic: str) -> None:
-        if (outbound := self._outbounds.pop(topic, None)) is not None:
-            await outbound.close(asyncio.get_running_loop().time() + 1.0)
+    async def _close_outbound(self, topic: str, outbound: Outbound) -> None:
+        """Close an outbound; another one of the topic, which was opened since, stays open."""
+        if self._outbounds.get(topic) is outbound:
+            del self._outbounds[topic]
+        await outbound.close(asyncio.get_running_loop().time() + 1.0)
 
 
 def _digest(topic: str, group: str) -> str:
@@ -555,20 +637,31 @@ def _give_back(waiting: Sequence[Waiting]) -> None:
         each.feed.give_back(each.delivered, counted=False, delay_s=min(remaining_s, RETRY_S))
 
 
-def _wait_s(level: str, message: Message) -> float:
+def _wait_s(level: str, message: Message, longest_s: float) -> float:
     """Return the seconds until a message of a level is to be brought back; at most 0 if it is, or was not parked."""
     try:
         parked, _ = unwrap(message)
     except InvalidParked:
         return 0.0
-    return parked.parked_ms / 1000 + LEVELS_S[level] - time.time()
+    return min(longest_s, parked.parked_ms / 1000 + LEVELS_S[level] - time.time())
+
+
+def _ending(lane: InboundLane) -> asyncio.Event:
+    """Return the event that is set when a lane is to be given up: what is being stored is finished before."""
+    return lane.releasing if isinstance(lane, AnnouncesRelease) else lane.revoked
+
+
+def _check_kept(lane: InboundLane) -> None:
+    """Raise LaneRevoked if the lane is to be given up."""
+    if _ending(lane).is_set():
+        raise LaneRevoked(f"{lane.partition} is given up")
 
 
 async def _sleep(lane: InboundLane, time_s: float) -> None:
-    """Sleep, at most CLOCK_S. Raises LaneRevoked if the lane is revoked."""
+    """Sleep, at most CLOCK_S. Raises LaneRevoked if the lane is to be given up."""
     try:
         async with asyncio.timeout(min(time_s, CLOCK_S)):
-            await lane.revoked.wait()
+            await _ending(lane).wait()
     except TimeoutError:
         return
-    raise LaneRevoked(f"{lane.partition} was revoked")
+    _check_kept(lane)

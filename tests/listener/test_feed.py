@@ -329,6 +329,30 @@ async def test_what_waits_for_the_prefix_is_held_in_memory_only_if_it_counts(nee
     await feed.detach()
 
 
+@pytest.mark.parametrize("needs_contents", [False, True])
+async def test_a_batch_that_was_acknowledged_before_does_not_count_as_held(tmp_path: Path, needs_contents: bool) -> None:
+    store, source = GroupStore(tmp_path / "state.db"), ScriptedSource(batch_units=1)
+    source.store(*[2] * 10)
+    async with feeding(source, store) as feed:
+        for each in (await take(feed, 20))[1:]:
+            feed.acknowledge(each)
+    resumed, unacknowledged = source.resume(), UnacknowledgedBytes(1 << 20)
+    resumed.needs_contents = needs_contents
+    feed = Feed(KEY, FORMAT, OffsetNumbering(), store, FeedLimits(unacknowledged, 10_000))
+    feed.attach(resumed)
+    (first,) = await take(feed, 2)
+    assert feed.take(1, 100) == []
+    while resumed.next < resumed.end:
+        await settle()
+        assert feed.take(1, 100) == []
+    feed.acknowledge(first)
+    while resumed.committed < resumed.end:
+        await settle()
+    assert unacknowledged.used == 0
+    await feed.detach()
+    await store.close()
+
+
 async def test_detaching_commits_and_releases_the_source() -> None:
     source, feed = ScriptedSource(), make_feed()
     source.store(1, 1, 1)

@@ -45,6 +45,8 @@ def test_a_message_comes_back_as_it_was(parked, payload, properties, key):
         Message(b"x", ((PARKED, "[]"),)),
         Message(b"x", ((PARKED, '["t", "0", "g", 1, 2, 3, 0, 0]'),)),
         Message(b"x", ((PARKED, '["t", 0, "g", 1, 2, true, 0, 0]'),)),
+        Message(b"x", ((PARKED, f'["t", 0, "g", {10**400}, 2, 3, 0, 0]'),)),
+        Message(b"x", ((PARKED, '["t", -1, "g", 1, 2, 3, 0, 0]'),)),
         Message(b"x", ((PARKED, "[" * 100_000),)),
         wrap(Parked("t", 0, "g", 1, 2, 3), Message(b"x")).replace(defect="damaged"),
     ],

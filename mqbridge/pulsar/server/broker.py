@@ -452,6 +452,8 @@ class Broker:
         entry = ids.entry_id(message_id)
         if entry[0] < 0:
             return Start.EARLIEST
+        if self.message_ids.is_parked(entry):  # the end, where positions of unknown ids are, would skip what is not delivered
+            raise RequestRefused("the message was delivered late, and has no place among the others", RefusalReason.NOT_ALLOWED)
         first = ids.from_words(message_id.ack_set[:MAX_ACK_SET_WORDS])
         skipped = (first & -first).bit_length() - 1 if first else 0
         position = self.message_ids.position_of(entry, skipped)

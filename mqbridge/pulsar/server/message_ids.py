@@ -2,7 +2,8 @@
 
 Where the backing numbers its messages one by one, every id has the ledger LEDGER, and the entry is the number of the unit's first
 message; messages that were parked have the ledger DUE_LEDGER. Elsewhere the id is made of the first two components of the
-position. So ids ascend as positions do, every gateway gives the same ones, and nothing has to be stored.
+position; for messages that were parked, FIRST_NUMBER is added to the ledger. So ids ascend as positions do, every gateway gives
+the same ones, and nothing has to be stored.
 """
 
 from mqbridge.adapter.numbering import Numbering
@@ -24,13 +25,21 @@ class MessageIds:
 
     def __init__(self, numbering: Numbering) -> None:
         self._numbering = numbering
+        try:
+            numbering.position(FIRST_NUMBER)
+        except ValueError:
+            self._is_below = True
+        else:
+            self._is_below = False
+        """True if all numbers of positions are below FIRST_NUMBER; otherwise, unless they are dense, nothing is parked."""
 
     def entry_id(self, number: int) -> EntryId:
         """Return the id of the unit whose first message has this number."""
         if self._numbering.dense:
             return (LEDGER, number) if number < FIRST_NUMBER else (DUE_LEDGER, number - FIRST_NUMBER)
-        ledger, entry, *_ = self._numbering.position(number)
-        return ledger, entry
+        added = FIRST_NUMBER if self._is_below and number >= FIRST_NUMBER else 0
+        ledger, entry, *_ = self._numbering.position(number - added)
+        return ledger + added, entry
 
     def id_of(self, position: Position) -> EntryId:
         """Return the id of a unit that begins at this position."""
@@ -49,9 +58,10 @@ class MessageIds:
             if begin is None:
                 return 0 if ledger < LEDGER else MAX_NUMBER
             return begin + max(0, min(index, LAST_NUMBER))
-        for position in ((ledger, max(0, index), 0), (ledger, max(0, index))):
+        added = FIRST_NUMBER if self._is_below and ledger >= FIRST_NUMBER else 0
+        for position in ((ledger - added, max(0, index), 0), (ledger - added, max(0, index))):
             try:
-                return self._numbering.number(position)
+                return self._numbering.number(position) + added
             except ValueError:
                 continue
         return MAX_NUMBER
@@ -62,12 +72,16 @@ class MessageIds:
         is_own = LEDGER <= ledger <= DUE_LEDGER if self._numbering.dense else ledger >= 0
         return is_own and index >= 0 and self.number_of(entry) not in (LAST_NUMBER, MAX_NUMBER)
 
+    def is_parked(self, entry: EntryId) -> bool:
+        """Return True for the id of a message that was parked."""
+        return (self._numbering.dense or self._is_below) and self.is_possible(entry) and self.number_of(entry) >= FIRST_NUMBER
+
     def position_of(self, entry: EntryId, skipped: int = 0) -> Position | None:
         """Return the position of a unit, or after some of its messages, where a reader can begin.
 
         None after the last number, and for messages that were parked: they are nowhere in the partition.
         """
         number = self.number_of(entry) + skipped
-        if number >= (LAST_NUMBER if self._numbering.dense else MAX_NUMBER):
+        if number >= (LAST_NUMBER if self._numbering.dense or self._is_below else MAX_NUMBER):
             return None
         return self._numbering.position(number)

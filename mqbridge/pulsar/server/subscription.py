@@ -268,7 +268,7 @@ class ServedSubscription:
     def add_due(self, feed: Feed) -> None:
         """Deliver what was parked and is due, too; the owner opens and releases this feed as the other one."""
         self._stop_watching.append(self.feeds.add_due(feed, self._on_feed))
-        self._generations = self.feeds.generations
+        self._generations = self._generations[0], feed.generation
         self.dispatch()
 
     # --- moving ---------------------------------------------------------------------------------------------------------

@@ -56,9 +56,9 @@ class SubscriptionFeeds:
 
     def find(self, number: int) -> Delivered | None:
         """Return the unit with this number that consumers can acknowledge."""
-        if number < FIRST_NUMBER:
+        if self.due is None or number < FIRST_NUMBER:
             return self.main.find(number)
-        return None if self.due is None else self.due.find(number)
+        return self.due.find(number)
 
     def acknowledge(self, delivered: Delivered) -> None:
         """Acknowledge a unit."""
@@ -96,7 +96,10 @@ class SubscriptionFeeds:
         await asyncio.gather(*(feed.finish(deadline) for feed in (self.main, self.due) if feed is not None))
 
     def hold_delayed(self, taken: Iterable[Delivered]) -> list[Delivered]:
-        """Return the units that are due; the others come again when they are."""
+        """Return the units that are due; the others come again when they are.
+
+        A unit of which messages were acknowledged is not parked: they would come again with it.
+        """
         due: list[Delivered] = []
         for each in taken:
             try:
@@ -105,7 +108,7 @@ class SubscriptionFeeds:
                 delay_s = 0.0
             if delay_s <= 0:
                 due.append(each)
-            elif delay_s > HOLD_S and self._parking is not None and each.number < FIRST_NUMBER:
+            elif delay_s > HOLD_S and self._parking is not None and each.number < FIRST_NUMBER and not each.acknowledged:
                 parking, topic, partition = self._parking
                 parking.park(self.main, each, topic, partition, round((time.time() + delay_s) * 1000))
             else:

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.adapter.numbering import OffsetNumbering, PackedNumbering
-from mqbridge.listener.parked import DueNumbering
+from mqbridge.listener.parked import FIRST_NUMBER, DueNumbering
 from mqbridge.pulsar.server.message_ids import DUE_LEDGER, LAST_NUMBER, LEDGER, MAX_NUMBER, MessageIds
 from mqbridge.pulsar.wire.ids import EARLIEST, LATEST
 
-DENSE, PACKED = MessageIds(OffsetNumbering()), MessageIds(PackedNumbering(3))
+DENSE, PACKED, PAIRS = MessageIds(OffsetNumbering()), MessageIds(PackedNumbering(3)), MessageIds(PackedNumbering(2))
 SIGNED = st.integers(-(1 << 63), (1 << 63) - 1)
 POSITIONS = st.tuples(st.integers(0, (1 << 28) - 1), st.integers(0, (1 << 21) - 1))
 
@@ -40,7 +40,18 @@ def test_entries_of_pulsar_survive_both_ways(entry):
     assert PACKED.is_possible(entry)
 
 
-@pytest.mark.parametrize("message_ids", [DENSE, PACKED], ids=["dense", "packed"])
+@given(st.integers(0, (1 << 46) - 1), st.integers(0, (1 << 15) - 2))
+def test_messages_that_were_parked_have_ids_behind_all_others_where_numbers_are_packed(offset, index):
+    number = DueNumbering(PackedNumbering(2)).number((offset, index))
+    entry = PAIRS.entry_id(number)
+    assert entry == (FIRST_NUMBER + offset, index)
+    assert PAIRS.is_possible(entry)
+    assert PAIRS.number_of(entry) == number
+    assert PAIRS.position_of(entry) is None, "it is nowhere in the partition"
+    assert PAIRS.entry_id(PackedNumbering(2).number((offset, index))) == (offset, index)
+
+
+@pytest.mark.parametrize("message_ids", [DENSE, PACKED, PAIRS], ids=["dense", "packed", "pairs"])
 @given(one=st.tuples(SIGNED, SIGNED), other=st.tuples(SIGNED, SIGNED))
 def test_numbers_are_ordered_as_clients_order_ids(message_ids, one, other):
     if message_ids.is_possible(one) and message_ids.is_possible(other):

@@ -4,24 +4,38 @@ import asyncio
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
-from mqbridge.errors import ClusterError
+from mqbridge.adapter.numbering import OffsetNumbering, PackedNumbering
+from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.receipt import MessageFailure, Receipt
+from mqbridge.errors import ClusterError, Failure
 from mqbridge.groups.store import GroupStore
 from mqbridge.listener import parked, parking
+from mqbridge.listener.feed import Feed, FeedLimits
+from mqbridge.listener.limits import UnacknowledgedBytes
 from mqbridge.listener.listener import Listener
+from mqbridge.listener.parked import FIRST_NUMBER, Parked, wrap
 from mqbridge.listener.parking import Parking
 from mqbridge.listener.server import load_servers
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store.settings import LogSettings
+from mqbridge.message import Batch, Message, Position, Share
 from mqbridge.pulsar.server import subscription_feeds
-from mqbridge.pulsar.server.message_ids import DUE_LEDGER
+from mqbridge.pulsar.server.consumer import ServedConsumer
+from mqbridge.pulsar.server.message_ids import DUE_LEDGER, MessageIds
+from mqbridge.pulsar.server.subscription import ServedSubscription
+from mqbridge.pulsar.server.subscription_feeds import SubscriptionFeeds
 from mqbridge.pulsar.wire import client_commands, ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import CommandSubscribe
+from tests.listener.feeds import KEY, take
+from tests.listener.scripted_source import FORMAT, ScriptedSource
 from tests.patience import PATIENCE_S
-from tests.pulsar.server.serving import TOPIC, RawClient, Serving, batch_frame, listener_settings, serving, until
+from tests.pulsar.server.serving import TOPIC, RawClient, Serving, batch_frame, listener_settings, payload_of, serving, until
 
 SHARED = CommandSubscribe.Shared
 LONG_S = 3600.0
@@ -226,7 +240,7 @@ async def test_other_subscriptions_get_it_at_once_and_parking_topics_are_hidden(
 
 
 async def test_two_gateways_share_what_is_parked(tmp_path: Path) -> None:
-    """Each has a consumer of one group; the messages come once, whichever gateway had parked them."""
+    """Each has a consumer of one group; the messages come, whichever gateway had parked them."""
     clusters = [LogCluster("store", LogSettings(path=str(tmp_path / "log.db"))) for _ in range(2)]
     for cluster in clusters:
         await cluster.connect()
@@ -253,25 +267,24 @@ async def test_two_gateways_share_what_is_parked(tmp_path: Path) -> None:
             due_ms = in_ms(2)
             payloads = [b"%d" % number for number in range(index, 40, 2)]
             await producer.store(*payloads, producer=index, deliver_at_time=due_ms)
-        got: list[bytes] = []
+        got: set[bytes] = set()
 
         async def collect(client: RawClient) -> None:
             while True:
                 frame = await client.next(lambda frame: frame.type == pb.BaseCommand.MESSAGE)
                 message = frame.command.message
                 client.ack(ids.entry_id(message.message_id), consumer=message.consumer_id)
-                got.append(frame.data[-2:].lstrip(b"\0"))
+                got.add(payload_of(frame))
 
         tasks = [asyncio.create_task(collect(client)) for client in consumers]
         async with asyncio.timeout(PATIENCE_S):
-            while len(got) < len(wanted):
+            while got != wanted:
                 await asyncio.sleep(0.05)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for client in (producer, *consumers):
             await client.close()
-        assert len(got) == len(wanted)
         assert sum(parking_of(served).parked for served in listeners) >= len(wanted)
     for cluster in clusters:
         await cluster.close()
@@ -314,3 +327,158 @@ async def test_topics_with_different_numbers_of_partitions_are_parked_together()
         due = {name for name in await served.cluster.topics() if "-due-" in name}
         counts = sorted([len((await served.cluster.describe(name)).index_by_partition) for name in due])  # type: ignore[union-attr]
         assert counts == [1, 3]
+
+
+class HighNumbering(OffsetNumbering):
+    """Numbers as large as those of Pulsar's positions."""
+
+    def number(self, position: Position) -> int:
+        return FIRST_NUMBER + super().number(position)
+
+
+async def test_units_with_large_numbers_are_of_the_partition_where_nothing_is_due() -> None:
+    assert PackedNumbering(3).number((5, 3, 0)) >= FIRST_NUMBER
+    source = ScriptedSource()
+    source.store(1)
+    feed = Feed(KEY, FORMAT, HighNumbering(), None, FeedLimits(UnacknowledgedBytes(1 << 20), 100))
+    feed.attach(source)
+    feeds = SubscriptionFeeds(feed)
+    (delivered,) = await take(feed, 1)
+    assert feeds.find(FIRST_NUMBER) is delivered
+    await feed.detach()
+
+
+async def test_a_topic_of_what_is_due_that_was_deleted_is_made_again() -> None:
+    """Otherwise its level would be stuck, for all groups."""
+    async with serving() as served:
+        producer, consumer = await served.connect(), await subscribed(served)
+        await producer.produce()
+        await producer.store(b"later", deliver_at_time=in_ms(1.2))
+        await until(lambda: parking_of(served).parked == 1)
+        (name,) = [name for name in await served.cluster.topics() if name.startswith("mqbridge-app-due-")]
+        await served.cluster.delete(name)
+        await consumer.of(pb.BaseCommand.CLOSE_CONSUMER)
+        again = await subscribed(served)
+        assert await again.messages(1) == [b"later"]
+
+
+def scripted_feed(topic: str, numbering: OffsetNumbering | None = None) -> Feed:
+    """Return a feed with one unit."""
+    source = ScriptedSource()
+    source.store(1)
+    limits = FeedLimits(UnacknowledgedBytes(1 << 20), 100)
+    feed = Feed(KEY._replace(topic=topic), FORMAT, numbering or OffsetNumbering(), None, limits)
+    feed.attach(source)
+    return feed
+
+
+async def test_what_is_stored_is_not_stored_again_while_dead_letters_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One message that its target refuses does not make the others come again and again."""
+    sent: list[bytes] = []
+
+    class Refusing:
+        partitions = 1
+
+        async def send(self, partition: int, share: Share) -> Receipt:
+            payloads = [message.payload or b"" for message in share.batch.messages]
+            sent.extend(payloads)
+            failures = [MessageFailure(at, Failure.REFUSED, "no") for at, each in enumerate(payloads) if each == b"bad"]
+            return Receipt((), failures)
+
+    async with serving() as served:
+        service, failures = parking_of(served), [1, 2]
+
+        async def outbound(*_: object) -> Refusing:
+            return Refusing()
+
+        async def put_away(*_: object) -> None:
+            if failures:
+                failures.pop()
+                raise ClusterError("no dead letters now")
+
+        monkeypatch.setattr(service, "_outbound", outbound)
+        monkeypatch.setattr(service, "_put_away", put_away)
+        lane = SimpleNamespace(revoked=asyncio.Event())
+        await service._store(lane, "x", 0, [Message(b"bad"), Message(b"good")])
+        assert (sent.count(b"good"), sent.count(b"bad"), failures) == (1, 3, [])
+
+
+async def test_what_was_acknowledged_of_a_batch_does_not_come_again_when_it_is_due() -> None:
+    async with serving() as served:
+        producer, exclusive = await served.connect(), await served.connect()
+        await producer.produce()
+        producer.send(batch_frame([b"a", b"b", b"c"], deliver_at_time=in_ms(1.5)))
+        await exclusive.subscribe(permits=10)
+        entry, _ = await exclusive.message()
+        exclusive.send(
+            client_commands.ack(1, False, [ids.message_id(*entry, ids.to_words(0b110))], request := exclusive.number())
+        )
+        await exclusive.answer(request)
+        await exclusive.close()
+        await until(lambda: not served.broker.subscriptions)
+        consumer = await subscribed(served)
+        frame = await consumer.next(lambda frame: frame.type == pb.BaseCommand.MESSAGE)
+        assert list(frame.command.message.ack_set) == [0b110]
+        assert parking_of(served).parked == 0
+
+
+async def test_a_seek_to_a_message_that_was_parked_is_refused() -> None:
+    """It has no place among the others; the end would skip them."""
+    async with serving() as served:
+        producer, consumer = await served.connect(), await subscribed(served)
+        await producer.produce()
+        await producer.store(b"later", deliver_at_time=in_ms(0.8))
+        entry, _ = await consumer.message()
+        await consumer.close()
+        await until(lambda: not served.broker.subscriptions)
+        await producer.store(b"next")
+        consumer = await served.connect()
+        await consumer.subscribe(subType=SHARED)
+        consumer.send(client_commands.seek(request := consumer.number(), 1, to=entry))
+        assert (await consumer.answer(request)).error
+        consumer.send(client_commands.flow(1, 10))
+        assert sorted(await consumer.messages(2)) == [b"later", b"next"]
+
+
+async def test_a_message_that_was_parked_by_a_clock_ahead_does_not_stop_its_level() -> None:
+    async with serving() as served:
+        producer, consumer = await served.connect(), await subscribed(served)
+        await producer.produce()
+        await served.cluster.create("mqbridge-app-1m", 1)
+        outbound = await served.cluster.outbound(OutboundSpec("mqbridge-app-1m", stamp_origin=False))
+        ahead = wrap(Parked("t", 0, "other", in_ms(0), in_ms(LONG_S), 0), Message(b"x"))
+        await outbound.send(0, Share(Batch.of([ahead])))
+        await outbound.close()
+        await producer.store(b"later", deliver_at_time=in_ms(1))
+        assert await consumer.messages(1) == [b"later"]
+
+
+async def test_a_move_counts_for_what_another_gateway_has_parked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if this one does not know yet that anything was parked for the group."""
+    async with serving() as served:
+        producer, consumer = await served.connect(), await subscribed(served)
+        await producer.produce()
+        await producer.store(b"later", deliver_at_time=in_ms(1.2))
+        await until(lambda: parking_of(served).parked == 1)
+        monkeypatch.setattr(parking, "LOOK_S", LONG_S)
+        await asyncio.sleep(0.3)  # until the last look
+        parking_of(served)._known.clear()
+        consumer.send(client_commands.seek(request := consumer.number(), 1, to=ids.LATEST))
+        await consumer.answer(request)
+        await until(lambda: parking_of(served).dropped == 1)
+
+
+async def test_a_loss_of_the_partition_is_noticed_although_what_is_due_is_found_at_the_same_time() -> None:
+    feed, due = scripted_feed("t"), scripted_feed("due", HighNumbering())
+    subscription = ServedSubscription("s", "t", -1, feed, MessageIds(OffsetNumbering()), is_durable=True)
+    empty: list[None] = []
+    subscription.on_empty = lambda: empty.append(None)
+    subscription.add(SHARED, ServedConsumer(Mock(), 1, "c", MessageIds(OffsetNumbering()), partition=-1, priority=0, epoch=None))
+    source = feed._source
+    assert source is not None
+    feed._end(source)  # the subscription hears of it soon
+    subscription.add_due(due)
+    subscription._on_feed()
+    assert not subscription.consumers
+    await feed.detach()
+    await due.detach()

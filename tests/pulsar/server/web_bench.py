@@ -110,7 +110,6 @@ class WebBench:
             names = GroupNames("{group}", self.cluster.capabilities.group_name)
             self.groups = BackingGroups(self.cluster, partitions, names, self.store, "test")
         self.publishers = Publishers(self.cluster, InFlightBytes(1 << 20), _no_dead_letters, in_order=True)
-        self.definitions = Definitions(self.cluster)
         settings: dict[str, Any] = {
             "name": "app",
             "cluster": "log",
@@ -120,14 +119,14 @@ class WebBench:
             "partitions": partitions,
             "in_flight": InFlightBytes(1 << 20),
             "numbering": self.cluster.numbering,
-            "definitions": self.definitions,
+            "definitions": Definitions(self.cluster),
             "parking": Parking(
                 self.cluster,
                 "mqbridge-app",
                 find_format(FORMAT),
                 self.groups,
                 partitions,
-                self.definitions,
+                Definitions(self.cluster, topic="mqbridge-app-moves"),
                 _no_dead_letters,
                 "test",
             ),
