@@ -307,7 +307,7 @@ class Feed:
         """Return the units of a batch, or its messages. Raises an error of the batch before anything has changed."""
         units = batch.units if batch.has_units and batch.format == self._format else None
         contents: Sequence[Unit | Message] = batch.messages if units is None else units
-        held = HeldBatch(batch, batch.held_bytes if units is not None else batch.held_bytes + batch.size)
+        held = HeldBatch(batch, batch.keep_messages() if units is None else batch.held_bytes)
         ends = [content.position for content in contents[1:]]
         found: list[Delivered] = []
         index = 0
@@ -476,7 +476,7 @@ class Feed:
         if not held.open_units:
             self._held_bytes -= held.size
             self._limits.unacknowledged.release(held.size)
-            if self._source is not None and not self._source.needs_contents:
+            if self._source is not None and (held.batch.messages_replace_data or not self._source.needs_contents):
                 held.batch.drop_contents()
 
     def give_back(self, delivered: Delivered, *, counted: bool, delay_s: float = 0.0) -> None:
