@@ -27,6 +27,7 @@ from mqbridge.listener.definitions import Definitions, definitions_topic
 from mqbridge.listener.feed import FeedLimits
 from mqbridge.listener.groups import GroupNames, Groups, Partitions
 from mqbridge.listener.limits import InFlightBytes, UnacknowledgedBytes, limited
+from mqbridge.listener.notes import Notes
 from mqbridge.listener.own_groups import OwnGroups
 from mqbridge.listener.publishers import Publishers
 from mqbridge.listener.server import ProtocolServer, ServedSystem, Services
@@ -122,6 +123,7 @@ class Listener:
                 groups=self.groups,
                 partitions=partitions,
                 definitions=Definitions(cluster),
+                notes=Notes(store, settings.name, cluster.name),
                 in_flight=self.in_flight,
                 numbering=cluster.numbering,
                 max_message_bytes=lambda: cluster.capabilities.max_message_bytes,

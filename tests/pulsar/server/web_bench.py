@@ -18,6 +18,7 @@ from mqbridge.listener.definitions import Definitions
 from mqbridge.listener.feed import FeedLimits
 from mqbridge.listener.groups import GroupNames, Groups, Partitions
 from mqbridge.listener.limits import InFlightBytes, UnacknowledgedBytes
+from mqbridge.listener.notes import Notes
 from mqbridge.listener.own_groups import OwnGroups
 from mqbridge.listener.publishers import Publishers
 from mqbridge.listener.server import Services
@@ -119,6 +120,7 @@ class WebBench:
             "in_flight": InFlightBytes(1 << 20),
             "numbering": self.cluster.numbering,
             "definitions": Definitions(self.cluster),
+            "notes": Notes(self.store, "app", "log"),
             "open_dead_letters": _no_dead_letters,
             "max_message_bytes": lambda: None,
             "may_manage": True,
