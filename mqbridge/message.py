@@ -208,6 +208,10 @@ class Batch:
     handle        opaque value with which the inbound acknowledges the batch
     published_ms  publish time of the first message (ms since the epoch); None if unknown, or known only after decoding
     dispatched_at loop time at which the gateway began to send the batch, after waiting for rate limits and budget; 0.0 before
+
+    messages_replace_data
+                  True if the decoded messages can take the place of the received form: they use no more memory, because nothing
+                  is compressed, and the inbound needs only positions, counts and `handle` to acknowledge the batch
     """
 
     __slots__ = (
@@ -222,6 +226,7 @@ class Batch:
         "format",
         "handle",
         "held_bytes",
+        "messages_replace_data",
         "next",
         "partition",
         "published_ms",
@@ -244,6 +249,7 @@ class Batch:
         may_contain: Callable[[bytes], bool] | None = None,
         published_ms: int | None = None,
         units: Callable[[], Sequence[Unit]] | None = None,
+        messages_replace_data: bool = False,
     ) -> None:
         """`messages` are the decoded messages, or a function that decodes them on demand.
 
@@ -257,7 +263,7 @@ class Batch:
         self.format, self.data, self.handle = format, data, handle
         self.count, self.size = count, size
         self.held_bytes = size if held_bytes is None else held_bytes
-        self.first, self.next = first, next
+        self.first, self.next, self.messages_replace_data = first, next, messages_replace_data
         if published_ms is None and self._messages:
             published_ms = self._messages[0].publish_time
         self.published_ms = published_ms
@@ -297,6 +303,19 @@ class Batch:
         """
         if self._decode is not None:
             self._messages = None
+
+    def keep_messages(self) -> int:
+        """Decode the messages, drop the received form if they replace it, and return the bytes that the batch holds then.
+
+        If they do not replace it, it stays, and they count in addition. Messages that refer to the received bytes instead of
+        copying them keep these alive, so that `held_bytes` are in use in any case.
+        """
+        messages = self.messages
+        if self.messages_replace_data:
+            self.data = self._decode = self._may_contain = self._units = None
+        if self._decode is None:
+            return self.held_bytes
+        return self.held_bytes + sum(len(message.payload or b"") for message in messages)
 
     def drop_contents(self) -> None:
         """Drop the received bytes and the messages of a batch that is acknowledged; positions and numbers stay."""

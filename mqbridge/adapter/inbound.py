@@ -63,6 +63,24 @@ class HeldPositions(Protocol):
         """Record that the server has confirmed the release of the partition."""
 
 
+class LockOwners(Protocol):
+    """Where a gateway keeps, beyond its process, the names under which its memberships of a group have locked partitions.
+
+    For systems whose servers keep the locks of a member that was killed until they expire, such as RocketMQ: the next process of
+    this gateway releases them. Raises nothing.
+    """
+
+    @property
+    def abandoned(self) -> Sequence[str]:
+        """The names of memberships that ended with an earlier process of this gateway, and may not have released their locks."""
+
+    async def record(self, owner: str) -> None:
+        """Record the name of a membership, before it locks anything."""
+
+    async def forget(self, owners: Sequence[str]) -> None:
+        """Forget memberships that have no locks any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class InboundSpec:
     """The topics and the group of an inbound, and how it reads."""
@@ -84,6 +102,8 @@ class InboundSpec:
     """When the route first joined the group, ms since the epoch: what was stored later is read even if `start` is LATEST."""
     positions: HeldPositions | None = None
     """Where positions are kept beyond the membership; None: they are not."""
+    lock_owners: LockOwners | None = None
+    """Where it is kept who has locked partitions; None: it is not. Only an inbound that locks partitions uses it."""
     sharing: Sharing | None = None
     """How the members share a partition, one of `Capabilities.sharing`; None: as `options` say, or FAILOVER."""
     member: str | None = None

@@ -1,4 +1,4 @@
-"""Stores what groups have acknowledged, in an SQLite file: one flush for all partitions of all groups.
+"""Stores what groups have acknowledged, and notes of listeners, in an SQLite file: one flush for all partitions of all groups.
 
 A partition that has changed registers a function that returns its state; a flush calls all of them and writes their states in one
 transaction, in a thread. A failed flush is repeated until the store is closed. A crash loses what was acknowledged since the last
@@ -38,6 +38,9 @@ BUSY_TIMEOUT_S = 1.0
 """How long one flush waits for another process that has the file locked."""
 
 _SCHEMA = """
+CREATE TABLE IF NOT EXISTS note (
+    listener TEXT, cluster TEXT, kind TEXT, name TEXT, value TEXT NOT NULL, PRIMARY KEY (listener, cluster, kind, name)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS acknowledged (
     listener TEXT, cluster TEXT, topic TEXT, partition TEXT, grp TEXT, state BLOB NOT NULL,
     PRIMARY KEY (listener, cluster, topic, partition, grp)
@@ -55,8 +58,17 @@ class GroupKey(NamedTuple):
     group: str
 
 
+class NoteKey(NamedTuple):
+    """The key of a note: a short text that a listener keeps, of a kind."""
+
+    listener: str
+    cluster: str
+    kind: str
+    name: str
+
+
 class GroupStore:
-    """The states of all groups; read once, when the file is opened, and kept in memory."""
+    """The states of all groups, and notes; read once, when the file is opened, and kept in memory."""
 
     def __init__(self, path: Path) -> None:
         """Open the file, or create it. Raises ConfigError if it cannot be used."""
@@ -68,6 +80,8 @@ class GroupStore:
                 self._db.executescript(_SCHEMA)
                 rows = self._db.execute("SELECT listener, cluster, topic, partition, grp, state FROM acknowledged").fetchall()
                 self._states = {GroupKey(*key): Acknowledged.decode(state) for *key, state in rows}
+                notes = self._db.execute("SELECT listener, cluster, kind, name, value FROM note").fetchall()
+                self._notes = {NoteKey(*key): value for *key, value in notes}
             except BaseException:
                 self._db.close()
                 raise
@@ -88,6 +102,10 @@ class GroupStore:
         """Those that the running flush sets."""
         self._unwritten: set[GroupKey] = set()
         """Partitions that are not in the file yet."""
+        self._earlier_notes = dict(self._notes)
+        """The notes that earlier processes have left."""
+        self._notes_lock = asyncio.Lock()
+        """Held while a note is written, so that the newest value is written last."""
         self._db_lock = threading.Lock()
         """Held by the thread that uses the connection."""
         self._has_failed = False
@@ -152,6 +170,40 @@ class GroupStore:
         for key in {*self._states, *self._changed, *self._flushing}:
             if key[:3] == (listener, cluster, topic):
                 self.delete(key)
+
+    def note(self, key: NoteKey) -> str | None:
+        """Return a note; None if there is none."""
+        return self._notes.get(key)
+
+    def notes(self, listener: str, cluster: str, kind: str) -> dict[str, str]:
+        """Return all notes of a kind, by name."""
+        return {key.name: value for key, value in self._notes.items() if key[:3] == (listener, cluster, kind)}
+
+    def earlier_note(self, key: NoteKey) -> str | None:
+        """Return the note that was in the file when this process opened it; None if there was none."""
+        return self._earlier_notes.get(key)
+
+    async def write_note(self, key: NoteKey, value: str | None) -> None:
+        """Set a note, or delete it (None), and wait until that is in the file. Raises ClusterError if it cannot be written.
+
+        It is set in any case, until this process ends.
+        """
+        if value is None:
+            self._notes.pop(key, None)
+        else:
+            self._notes[key] = value
+        try:
+            async with asyncio.timeout(WRITE_TIMEOUT_S), self._notes_lock:
+                await asyncio.shield(asyncio.to_thread(self._write_note, key, self._notes.get(key)))
+        except (TimeoutError, sqlite3.Error) as error:
+            raise ClusterError(f"the state file {self._path} cannot be written now: {error}") from error
+
+    def _write_note(self, key: NoteKey, value: str | None) -> None:
+        with self._db_lock, self._db:
+            if value is None:
+                self._db.execute("DELETE FROM note WHERE (listener, cluster, kind, name) = (?, ?, ?, ?)", key)
+            else:
+                self._db.execute("INSERT OR REPLACE INTO note VALUES (?, ?, ?, ?, ?)", (*key, value))
 
     async def close(self, deadline: float | None = None) -> None:
         """Write what has changed, trying until the deadline (loop time; None: CLOSE_S (30 s) from now), and close the file."""

@@ -165,6 +165,7 @@ class BackingGroups:
                 max_bytes=READ_BYTES,
                 sharing=sharing if sharing in supported else None,
                 member=self._member_name,
+                lock_owners=None if self._store is None else self._partitions.lock_owners(*key, self._store),
                 sent_back=False,
                 keep_units=True,
                 # Where members wait, they lock partitions, and nobody gets those of one that was killed before its locks expire.

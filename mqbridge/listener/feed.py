@@ -308,7 +308,7 @@ class Feed:
         """Return the units of a batch, or its messages. Raises an error of the batch before anything has changed."""
         units = batch.units if batch.has_units and batch.format == self._format else None
         contents: Sequence[Unit | Message] = batch.messages if units is None else units
-        held = HeldBatch(batch, batch.held_bytes if units is not None else batch.held_bytes + batch.size)
+        held = HeldBatch(batch, batch.keep_messages() if units is None else batch.held_bytes)
         ends = [content.position for content in contents[1:]]
         found: list[Delivered] = []
         index = 0
@@ -483,7 +483,7 @@ class Feed:
         If the source needs them to acknowledge the batch, they stay, and count, until everything before is acknowledged, too.
         """
         source = self._source
-        if source is None or source.is_individual or not source.needs_contents:
+        if source is None or source.is_individual or not source.needs_contents or held.batch.messages_replace_data:
             held.batch.drop_contents()
             self._let_go(held)
 

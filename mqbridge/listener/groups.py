@@ -13,6 +13,7 @@ from mqbridge.adapter.names import NameRule
 from mqbridge.adapter.reader import PartitionReader
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure, RefusalReason, RequestRefused
+from mqbridge.groups.lock_owners import RecordedLockOwners
 from mqbridge.groups.store import GroupKey, GroupStore
 from mqbridge.listener.feed import Feed, FeedLimits
 from mqbridge.listener.limits import READ_BYTES
@@ -83,6 +84,10 @@ class Partitions:
     def key(self, topic: ListenedTopic, partition: int, group: str) -> GroupKey:
         """Return the key of a group's partition in the state file."""
         return GroupKey(self._listener, self._cluster.name, topic.backing, topic.partition(partition), group)
+
+    def lock_owners(self, topic: str, group: str, store: GroupStore) -> RecordedLockOwners:
+        """Return where the memberships in a group of the cluster are recorded that lock partitions."""
+        return RecordedLockOwners(store, self._listener, self._cluster.name, topic, group)
 
     def forget(self, topic: ListenedTopic, store: GroupStore) -> None:
         """Delete what the state file has of all groups in a topic: positions of one that is made anew would not be theirs."""

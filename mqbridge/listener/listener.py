@@ -29,6 +29,7 @@ from mqbridge.listener.definitions import Definitions, definitions_topic
 from mqbridge.listener.feed import FeedLimits
 from mqbridge.listener.groups import GroupNames, Groups, Partitions
 from mqbridge.listener.limits import InFlightBytes, UnacknowledgedBytes, limited
+from mqbridge.listener.notes import Notes
 from mqbridge.listener.own_groups import OwnGroups
 from mqbridge.listener.parking import Parking, parking_name
 from mqbridge.listener.publishers import Publishers
@@ -136,6 +137,7 @@ class Listener:
                 partitions=partitions,
                 parking=self.parking,
                 definitions=Definitions(cluster),
+                notes=Notes(store, settings.name, cluster.name),
                 in_flight=self.in_flight,
                 numbering=cluster.numbering,
                 max_message_bytes=lambda: cluster.capabilities.max_message_bytes,

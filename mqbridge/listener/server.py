@@ -15,6 +15,7 @@ from mqbridge.errors import ConfigError
 from mqbridge.listener.definitions import Definitions
 from mqbridge.listener.groups import Groups, Partitions
 from mqbridge.listener.limits import InFlightBytes
+from mqbridge.listener.notes import Notes
 from mqbridge.listener.parking import Parking
 from mqbridge.listener.publishers import Publishers
 from mqbridge.listener.topics import ListenedTopics
@@ -36,6 +37,7 @@ class Services:
     partitions         reads partitions by position
     parking            keeps messages that wait long for a group
     definitions        definitions that clients have registered, such as schemas; the server starts and closes them
+    notes              short texts that the server keeps
     in_flight          bytes that were received and are not stored: while it is full, nothing more is read from clients
     numbering          how positions become numbers
     max_message_bytes  returns the maximum bytes of a message in the backing, once it is connected; None if that is not known
@@ -54,6 +56,7 @@ class Services:
     partitions: Partitions
     parking: Parking
     definitions: Definitions
+    notes: Notes
     in_flight: InFlightBytes
     numbering: Numbering
     max_message_bytes: Callable[[], int | None]

@@ -12,7 +12,7 @@ import pytest
 from mqbridge.errors import ClusterError, ConfigError
 from mqbridge.groups import store as store_module
 from mqbridge.groups.acknowledged import Acknowledged
-from mqbridge.groups.store import GroupKey, GroupStore
+from mqbridge.groups.store import GroupKey, GroupStore, NoteKey
 from tests.patience import PATIENCE_S
 
 
@@ -46,6 +46,23 @@ async def test_states_are_written_soon_and_read_again(tmp_path: Path) -> None:
     assert again.groups("app", "log", "t") == ["g"]
     assert again.groups("app", "log", "other") == []
     await again.close()
+
+
+async def test_notes_are_in_the_file_when_they_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    store = GroupStore(path)
+    first, second = (NoteKey("app", "log", "kind", name) for name in ("first", "second"))
+    await asyncio.gather(*(store.write_note(first, str(value)) for value in range(20)), store.write_note(second, "x"))
+    other = GroupStore(path)
+    assert (store.note(first), other.note(first), other.earlier_note(first)) == ("19", "19", "19")
+    assert store.earlier_note(first) is None
+    await store.write_note(first, None)
+    assert store.notes("app", "log", "kind") == {"second": "x"}
+    assert store.notes("app", "log", "other") == {}
+    again = GroupStore(path)
+    assert (again.note(first), again.note(second)) == (None, "x")
+    for each in (store, other, again):
+        await each.close()
 
 
 async def test_the_state_at_the_time_of_the_flush_is_written(tmp_path: Path) -> None:

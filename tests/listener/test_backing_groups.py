@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mqbridge.adapter.inbound import Sharing, Start
+from mqbridge.adapter.inbound import Inbound, InboundSpec, Sharing, Start
 from mqbridge.errors import ClusterError, Failure, RefusalReason, RequestRefused
+from mqbridge.groups.lock_owners import KIND
 from mqbridge.groups.membership import MembershipState
 from mqbridge.groups.store import GroupStore
 from mqbridge.listener import backing_groups as backing_groups_module
@@ -74,6 +75,21 @@ async def test_a_group_is_joined_once_and_resumes_where_it_was(bench: BackingBen
     assert await taken_numbers(again, 5) == [4, 5, 7, 8, 9]
     assert await bench.groups.committed(topic, "g") == {0: (4,)}
     assert (await bench.groups.names(topic), await bench.groups.exists(topic, "g")) == (["g"], True)
+
+
+async def test_who_locks_partitions_is_kept_by_topic_and_group(bench: BackingBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, specs, join = await bench.topic(), [], bench.cluster.inbound
+
+    async def inbound(spec: InboundSpec) -> Inbound:
+        specs.append(spec)
+        return await join(spec)
+
+    monkeypatch.setattr(bench.cluster, "inbound", inbound)
+    await bench.open(topic)
+    owners = specs[0].lock_owners
+    assert owners is not None
+    await owners.record("me")
+    assert bench.store.notes("app", bench.cluster.name, KIND) == {f"{topic.backing}\ng": "me"}
 
 
 async def test_those_who_come_back_soon_stay_in_the_group(bench: BackingBench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -504,6 +504,47 @@ async def test_an_error_in_a_watcher_keeps_no_other_from_being_called() -> None:
     assert errors
 
 
+class LazySource(ScriptedSource):
+    """A lane whose messages are decoded on demand, and need no received form to be acknowledged."""
+
+    needs_contents = True
+
+    def __init__(self, *, messages_replace_data: bool) -> None:
+        super().__init__()
+        self.batches: list[Batch] = []
+        self._messages_replace_data = messages_replace_data
+
+    def _batch(self) -> Batch | None:
+        if (made := super()._batch()) is None:
+            return None
+        messages = made.messages
+        batch = Batch(
+            made.partition, lambda: messages, count=made.count, size=made.size, first=made.first, next=made.next, data="received",
+            held_bytes=1000, messages_replace_data=self._messages_replace_data,
+        )  # fmt: skip
+        self.batches.append(batch)
+        return batch
+
+
+@pytest.mark.parametrize(("replace_data", "held"), [(True, 1000), (False, 1003)])
+async def test_messages_that_take_the_place_of_what_was_received_count_once(replace_data: bool, held: int) -> None:
+    source, unacknowledged = LazySource(messages_replace_data=replace_data), UnacknowledgedBytes(1 << 20)
+    source.store(*[0] * 3)
+    feed = Feed(KEY, FORMAT, OffsetNumbering(), None, FeedLimits(unacknowledged, 100))
+    feed.attach(source)
+    first, *others = await take(feed, 3)
+    assert unacknowledged.used == held
+    for each in (*others, first):
+        assert (source.batches[0].data is None) == replace_data
+        assert unacknowledged.used == held
+        feed.acknowledge(each)
+    assert unacknowledged.used == 0
+    assert bool(source.batches[0].messages) != replace_data, "nothing is held that does not count"
+    await settle()
+    assert source.committed == 3
+    await feed.detach()
+
+
 class IndividualSource(ScriptedSource):
     """A source whose messages are acknowledged one by one, and come again in any order."""
 

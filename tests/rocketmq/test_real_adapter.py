@@ -2,9 +2,12 @@
 
 import asyncio
 import os
+import signal
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -15,6 +18,8 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.inbound import Inbound, InboundLane, InboundSpec
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.errors import ClusterError, ConfigError, Failure
+from mqbridge.groups.lock_owners import RecordedLockOwners
+from mqbridge.groups.store import GroupStore
 from mqbridge.message import Batch, Message, Share
 from mqbridge.rocketmq.adapter.config import RocketMQCluster, RocketMQInboundOptions, RocketMQOutboundOptions
 from mqbridge.rocketmq.adapter.outbound import RocketMQOutbound
@@ -326,3 +331,48 @@ async def test_properties_of_applications_with_system_names_reach_a_copy(endpoin
     assert not receipt.failures
     copies = await read(await lane_of(await endpoints.inbound(cluster, InboundSpec((copy,), group()))), len(names))
     assert [message.property(name) for message, name in zip(copies, names, strict=True)] == ["value of the user"] * len(names)
+
+
+_KILLED_MEMBER = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from mqbridge.adapter.inbound import InboundSpec
+from mqbridge.groups.lock_owners import RecordedLockOwners
+from mqbridge.groups.store import GroupStore
+from mqbridge.rocketmq.adapter.registration import ADAPTER
+
+async def main(server, topic, group, path):
+    cluster = ADAPTER.make_cluster("c", ADAPTER.cluster_model(name_servers=server))
+    await cluster.connect()
+    owners = RecordedLockOwners(GroupStore(Path(path)), "app", "c", topic, group)
+    inbound = await cluster.inbound(InboundSpec((topic,), group, release_wait_s=5, sent_back=False, lock_owners=owners))
+    assert len(inbound._consumer.held) == 2
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@cluster_test
+async def test_a_process_that_comes_back_after_a_kill_gets_its_locked_queues_at_once(
+    endpoints: Endpoints, tmp_path: Path
+) -> None:
+    """Brokers keep the locks of a killed member for a minute. Each process has its own id, and none takes that of another."""
+    server, name = endpoints.server, group()
+    topic = server.take_topic(2)
+    for start in range(2):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _KILLED_MEMBER, server.name_server, topic, name, str(tmp_path / "groups.db")
+        )
+        assert await asyncio.wait_for(process.wait(), SERVER_PATIENCE_S) == -signal.SIGKILL, f"start {start}"
+    store = GroupStore(tmp_path / "groups.db")
+    owners = RecordedLockOwners(store, "app", "c", topic, name)
+    assert len(owners.abandoned) == 1
+    spec = InboundSpec((topic,), name, release_wait_s=5, sent_back=False, lock_owners=owners)
+    inbound = await endpoints.inbound(await endpoints.cluster(), spec)
+    assert len(inbound._consumer.held) == 2, "with the first request"  # type: ignore[attr-defined]
+    assert owners.abandoned == []
+    assert store.notes("app", "c", "lock owners"), "of this process"
+    await inbound.close()
+    assert not store.notes("app", "c", "lock owners")
+    await store.close()

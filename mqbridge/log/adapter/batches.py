@@ -35,6 +35,7 @@ def make_batch(partition: Partition, found: read.Rows, end: int, run: int = 0) -
         handle=run,
         published_ms=found.appended_ms[0] if found.appended_ms else None,
         units=units,
+        messages_replace_data=units is None,  # unit formats may compress
     )
 
 

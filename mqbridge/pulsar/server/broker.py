@@ -30,6 +30,7 @@ from mqbridge.pulsar.server.refusals import CodedRefusal, text_of
 from mqbridge.pulsar.server.schemas import NO_VERSION, Schemas
 from mqbridge.pulsar.server.subscription import ServedSubscription, SubscriptionState, Types
 from mqbridge.pulsar.server.subscription_feeds import GroupParking
+from mqbridge.pulsar.server.topic_epochs import TopicEpochs
 from mqbridge.pulsar.server.topic_names import MAX_NAME_CHARS, OpenPartition, find_partition, parse_requested
 from mqbridge.pulsar.wire import codes, ids, server_commands
 from mqbridge.pulsar.wire.frame import DEFAULT_MAX_MESSAGE_SIZE, FRAME_PADDING
@@ -135,6 +136,7 @@ class Broker:
         self._due_tasks: dict[ServedSubscription, asyncio.Task[None]] = {}
         """Tasks that read what was parked and is due."""
         self._locks: dict[tuple[PartitionKey, str], tuple[asyncio.Lock, list[None]]] = {}
+        self._epochs = TopicEpochs(services.notes)
         self._names = (f"{services.name}-{secrets.token_hex(4)}-{number}" for number in itertools.count())
         self._ended = [0] * 5
         """Totals of those that are gone: messages and bytes received, messages and bytes delivered, messages redelivered."""
@@ -243,7 +245,9 @@ class Broker:
                 version = await self.schemas.register(partition.topic.name, Schema.from_wire(request.schema))
         check_wanted(producer)
         key = partition.topic.backing, partition.index
-        producers = self.producers.setdefault(key, PartitionProducers())
+        producers = self.producers.get(key)
+        if producers is None:
+            producers = self.producers[key] = PartitionProducers(self._epochs.get(*key))
         self._owned[producer] = key, producers
         producers.users += 1
         try:
@@ -252,6 +256,8 @@ class Broker:
                 await producers.wait(producer)
             check_wanted(producer)
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                if producer.access_mode != pb.ProducerAccessMode.Shared:
+                    await self._epochs.record(*key, producers.topic_epoch)
                 await self._open_publisher(producer, partition, request.initial_subscription_name)
         except ProducerFenced as error:
             self._disown(producer)
@@ -288,6 +294,7 @@ class Broker:
             producers.remove(producer)
             producers.users -= 1
             if not producers.users:
+                self._epochs.keep(*key, producers.topic_epoch)
                 del self.producers[key]
             self._ended[0] += producer.received_messages
             self._ended[1] += producer.received_bytes

@@ -17,6 +17,8 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import ProducerAccessMode
 
 MAX_PRODUCERS = 10_000
 """Maximum number of producers of a partition."""
+MAX_EPOCH = 1 << 62
+"""Largest topic epoch that a client may name: the next one has to be a number of the protocol, too."""
 
 
 class ProducerFenced(RequestRefused):
@@ -29,12 +31,13 @@ class ProducerFenced(RequestRefused):
 class PartitionProducers:
     """See the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, topic_epoch: int) -> None:
+        """`topic_epoch` is that of the last producer which had the partition for itself, see `topic_epochs`."""
         self.by_name: dict[str, ServedProducer] = {}
         """The producers that are open, or being opened, by name."""
         self.users = 0
         """Number of producers that are open, wait, or are being opened; its owner counts them."""
-        self.topic_epoch = -1
+        self.topic_epoch = topic_epoch
         """Number of times that a producer has got the partition for itself, from 0; one that comes back names its own."""
         self._exclusive: ServedProducer | None = None
         self._waiting: OrderedDict[ServedProducer, asyncio.Future[None]] = OrderedDict()
@@ -53,6 +56,8 @@ class PartitionProducers:
         await self._get_name(producer, is_alive, close)
         if producer.state is ServedProducerState.CLOSED:
             raise RequestRefused("the producer was closed while it was opened", RefusalReason.NOT_READY)
+        if producer.topic_epoch is not None and producer.topic_epoch > MAX_EPOCH:
+            raise RequestRefused(f"the topic epoch {producer.topic_epoch} is not one of this listener", RefusalReason.NOT_ALLOWED)
         if producer.topic_epoch is not None and producer.topic_epoch < self.topic_epoch:
             raise ProducerFenced("another producer has got the topic since")
         if len(self.by_name) + len(self._waiting) >= MAX_PRODUCERS:

@@ -37,8 +37,9 @@ log = logging.getLogger(__name__)
 
 Types = CommandSubscribe
 """Namespace of the subscription types, such as `Types.Shared`."""
-HELD_TWICE = 2
-"""A message that was stored without a unit counts twice in its feed, received and decoded: so do chunks over RocketMQ."""
+CHUNK_ROOM = 2
+"""Bytes that a feed may hold for each byte of an incomplete chunked message: each part has metadata, which a backing may store
+with more of its own, and parts may be small."""
 MAX_CONSUMERS = 1000
 """Maximum number of consumers of a subscription in one partition."""
 
@@ -207,7 +208,7 @@ class ServedSubscription:
             chunked = sum(consumer.incomplete_bytes() for consumer in self.consumers if consumer.chunked)
             if chunked != self._chunked_bytes:
                 self._chunked_bytes = chunked
-                self.feeds.allow(HELD_TWICE * chunked)
+                self.feeds.allow(CHUNK_ROOM * chunked)
 
     # --- acknowledgements -----------------------------------------------------------------------------------------------
 

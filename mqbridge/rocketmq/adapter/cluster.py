@@ -329,6 +329,7 @@ class RocketMQ:
         for topic in spec.topics:
             await self._route(topic)  # raises if the topic does not exist
         check_group(spec.group)
+        owners = spec.lock_owners if options.orderly or spec.release_wait_s > 0 else None
         settings = ConsumerSettings(
             group=spec.group,
             subscriptions=_subscriptions(spec),
@@ -340,6 +341,7 @@ class RocketMQ:
             came_later=lambda queue: spec.start_of(queue.topic, partition_name(queue)) is Start.EARLIEST,
             # Without locks, the next member of a queue would not wait until this one releases it.
             orderly=options.orderly or spec.release_wait_s > 0,
+            abandoned=() if owners is None else tuple(owners.abandoned),
             release_wait_s=spec.release_wait_s,
             retries=options.retries and spec.sent_back,
             strategy=STRATEGIES[options.strategy],
@@ -349,14 +351,18 @@ class RocketMQ:
         client = self._make_client(spec.member)
         try:
             await client.connect()
+            if owners is not None:
+                await owners.record(client.client_id)
             consumer = await join(client, settings)
+            if owners is not None:
+                await owners.forget(settings.abandoned)
         except BaseException as error:
             await client.close()
             if isinstance(error, ClusterError) and error.failure is Failure.FATAL:
                 for topic in spec.topics:  # a Broker may have gone since the route above was queried
                     await self._route(topic, fresh=True)
             raise
-        return RocketMQInbound(self.name, client, consumer, spec.topics, SendBack(client, spec.group), self.known_brokers)
+        return RocketMQInbound(self.name, client, consumer, spec.topics, SendBack(client, spec.group), self.known_brokers, owners)
 
     async def check_inbound(self, spec: InboundSpec) -> None:
         """Raise an error if a topic or the permission to consume is missing, or if the filter or the group is invalid."""

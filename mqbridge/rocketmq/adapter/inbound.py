@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 
+from mqbridge.adapter.inbound import LockOwners
 from mqbridge.adapter.known_brokers import KnownBrokers
 from mqbridge.adapter.tools.deadlines import resolve_deadline
 from mqbridge.errors import MqbridgeError
@@ -40,9 +41,11 @@ class RocketMQInbound:
         topics: Sequence[str],
         send_back: SendBack,
         known_brokers: KnownBrokers,
+        lock_owners: LockOwners | None = None,
     ) -> None:
+        """`lock_owners` has the record of our client id, which ends when all queues are released."""
         self._cluster, self._client, self._consumer = cluster, client, consumer
-        self._known_brokers = known_brokers
+        self._known_brokers, self._lock_owners = known_brokers, lock_owners
         self._topics, self._send_back = topics, send_back
         self._retry_queues: list[RetryQueue] = []
         self._new_lanes: asyncio.Queue[RocketMQLane | RetryLane | MqbridgeError | None] = asyncio.Queue()
@@ -103,6 +106,8 @@ class RocketMQInbound:
     async def _close(self, deadline: float) -> None:
         await asyncio.gather(*(queue.release(deadline) for queue in self._retry_queues))
         await self._consumer.close(deadline)
+        if self._lock_owners is not None:
+            await self._lock_owners.forget([self._client.client_id])
         await cancel(self._accept_task)
         self._new_lanes.put_nowait(None)
         await close_by_deadline(self._client.close(), deadline, self._consumer.name)

@@ -169,4 +169,5 @@ def make_batch(partition: Partition, pulls: Sequence[PulledRecords], run: int | 
         may_contain=None if compiled is not None else lambda text: any(pulled.may_contain(text) for pulled in nonempty),
         published_ms=nonempty[0].published_ms,
         units=partial(unit_format.units_of, nonempty),
+        messages_replace_data=not any(pulled.is_packed for pulled in nonempty),
     )

@@ -81,6 +81,18 @@ async def test_nothing_is_decoded_before_messages_are_used(open_log: OpenLog, mo
     assert not (await other.send(0, Share(batch))).failures
 
 
+async def test_only_our_own_rows_are_replaced_by_their_messages(open_log: OpenLog) -> None:
+    cluster = await open_log()
+    outbound = await outbound_of(cluster)
+    await send(outbound, line_unit(0, 1))
+    await outbound.send(0, Share(Batch.of(numbered(2, 4))))
+    unit, rows = await batches_of(cluster)
+    assert unit.keep_messages() == unit.held_bytes + len(b"01")
+    assert rows.keep_messages() == rows.held_bytes
+    assert [batch.data is None for batch in (unit, rows)] == [False, True]
+    assert payloads([unit, rows]) == [b"0", b"1", b"000002", b"000003"]
+
+
 async def test_a_range_inside_units_leaves_messages_out(open_log: OpenLog) -> None:
     cluster = await open_log()
     await send(await outbound_of(cluster), line_unit(0, 1, 2), line_unit(3), line_unit(4, 5, 6))

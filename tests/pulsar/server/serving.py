@@ -4,7 +4,7 @@ import asyncio
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +59,14 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(**changes: Any) -> AsyncIterator[Serving]:
-    """Serve the embedded log in a temporary folder."""
-    with tempfile.TemporaryDirectory(prefix="served") as folder:
-        cluster = LogCluster("store", LogSettings(path=str(Path(folder) / "log.db"), max_message_bytes="8MiB"))
+async def serving(*, folder: Path | None = None, **changes: Any) -> AsyncIterator[Serving]:
+    """Serve the embedded log in this folder, or in a temporary one."""
+    async with AsyncExitStack() as stack:
+        if folder is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="served")))
+        cluster = LogCluster("store", LogSettings(path=str(folder / "log.db"), max_message_bytes="8MiB"))
         await cluster.connect()
-        store = GroupStore(Path(folder) / "groups.db")
+        store = GroupStore(folder / "groups.db")
         listener = Listener(listener_settings(**changes), load_servers()["pulsar"], cluster, cluster, store, "me")
         listener.bind()
         await listener.start()

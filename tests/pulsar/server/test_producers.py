@@ -2,14 +2,17 @@
 
 import asyncio
 import itertools
+from contextlib import AsyncExitStack
 
 import pytest
 
+from mqbridge.errors import ClusterError
 from mqbridge.pulsar.server import connection as connections
 from mqbridge.pulsar.server.producer import ServedProducerState
 from mqbridge.pulsar.wire import client_commands, codes, ids
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, ProducerAccessMode
+from tests.patience import PATIENCE_S
 from tests.pulsar.server.serving import TOPIC, RawClient, Serving, batch_frame, entry_frame, serving, until
 
 NAMED = {"producer_name": "n", "user_provided_producer_name": True}
@@ -104,6 +107,74 @@ async def test_exclusive_producers():
         assert (await second.of(BaseCommand.CLOSE_PRODUCER)).producer_id == 3
         again = await second.produce(3, producer_access_mode=ProducerAccessMode.Exclusive, topic_epoch=1)
         assert again.error == codes.PRODUCER_FENCED
+
+
+async def test_a_fenced_producer_does_not_come_back_when_the_one_that_fenced_it_has_gone(tmp_path):
+    """Topic epochs outlive the producers, and with the state file the process."""
+    fencing = {"producer_access_mode": ProducerAccessMode.ExclusiveWithFencing}
+    for restarts in (False, True):
+        async with AsyncExitStack() as stack:
+            path = tmp_path / str(restarts)
+            path.mkdir()
+            served = await stack.enter_async_context(serving(folder=path))
+            old, new = await served.connect(), await served.connect()
+            assert (await old.produce(**fencing)).topic_epoch == 0
+            assert (await new.produce(**fencing)).topic_epoch == 1
+            assert (await old.of(BaseCommand.CLOSE_PRODUCER)).producer_id == 1
+            await new.close()
+            await until(lambda: not served.broker.producers)  # noqa: B023 - waited for here
+            if restarts:
+                await stack.aclose()
+                served = await stack.enter_async_context(serving(folder=path))
+                old = await served.connect()
+            again = await old.produce(2, producer_access_mode=ProducerAccessMode.Exclusive, topic_epoch=0)
+            assert again.error == codes.PRODUCER_FENCED
+            assert (await old.produce(3, producer_access_mode=ProducerAccessMode.Exclusive)).topic_epoch == 2
+
+
+async def test_an_epoch_is_kept_even_if_its_producer_has_gone_before_it_was_told(monkeypatch):
+    async with serving() as served:
+        old, new = await served.connect(), await served.connect()
+        assert (await old.produce(producer_access_mode=ProducerAccessMode.Exclusive)).topic_epoch == 0
+        written, gate = asyncio.Event(), asyncio.Event()
+
+        async def write(*_: object) -> None:
+            written.set()
+            await gate.wait()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(served.broker.services.notes, "write", write)
+            new.send(new.producer_frame(1, producer_access_mode=ProducerAccessMode.ExclusiveWithFencing))
+            await asyncio.wait_for(written.wait(), PATIENCE_S)
+            await new.close()
+            gate.set()
+            await until(lambda: not served.broker.producers)
+        again = await old.produce(2, producer_access_mode=ProducerAccessMode.Exclusive, topic_epoch=0)
+        assert again.error == codes.PRODUCER_FENCED
+
+
+async def test_an_epoch_that_nobody_has_given_is_refused():
+    async with serving() as served:
+        client = await served.connect()
+        refused = await client.produce(producer_access_mode=ProducerAccessMode.Exclusive, topic_epoch=(1 << 64) - 1)
+        assert refused.error == codes.NOT_ALLOWED
+        assert (await client.produce(2, producer_access_mode=ProducerAccessMode.Exclusive)).topic_epoch == 0
+
+
+async def test_an_epoch_that_cannot_be_written_is_not_given(monkeypatch):
+    async with serving() as served:
+        client = await served.connect()
+
+        async def write(*_: object) -> None:
+            raise ClusterError("the disk is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(served.broker.services.notes, "write", write)
+            assert "the disk is full" in (await client.produce(producer_access_mode=ProducerAccessMode.Exclusive)).message
+            assert (await client.produce(2)).producer_ready, "others need none"
+            client.send(client_commands.close_producer(90, 2))
+            await client.answer(90)
+        assert (await client.produce(3, producer_access_mode=ProducerAccessMode.Exclusive)).topic_epoch == 1
 
 
 async def test_waiting_producers_that_have_gone_are_passed_over():

@@ -1,17 +1,21 @@
-"""Every refused feature of the support table is refused with its text and its code."""
+"""Every refused feature of the support table is refused with its text and code; one that differs does what the table says."""
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import httpx
 import pytest
 
-from mqbridge.listener.support import Support
+from mqbridge.listener.support import Backing, Support
+from mqbridge.log.adapter.cluster import LogCluster
+from mqbridge.log.store.settings import LogSettings
 from mqbridge.pulsar.server.support import BACKINGS, TABLE
 from mqbridge.pulsar.wire import client_commands, codes
 from mqbridge.pulsar.wire.frame import encode_command
 from mqbridge.pulsar.wire.pb import PulsarApi_pb2 as pb
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand
 from mqbridge.pulsar.wire.topic_lists import watch_topic_list
+from tests.pulsar.server.differences import SHOWN, differing, show
 from tests.pulsar.server.serving import Serving, entry_frame, serving
 
 Refused = tuple[str, str]
@@ -100,3 +104,20 @@ async def test_a_refused_feature_has_its_text_and_its_code(row, owns_groups: boo
         text, code = await provoke(served)
     assert cell.text in text
     assert code == cell.code
+
+
+def test_every_feature_that_differs_is_shown() -> None:
+    """Over the log here, and over RocketMQ in `test_real_support`."""
+    systems = {backing.system for backing in BACKINGS}
+    assert systems == {"log", "rocketmq"}, "each has a test that shows its rows"
+    assert {feature for system in systems for feature, _ in differing(system)} == SHOWN.keys()
+
+
+@pytest.mark.parametrize(("feature", "backing"), differing("log"), ids=str)
+async def test_a_difference_over_the_log_is_as_the_table_says(feature: str, backing: Backing, tmp_path: Path) -> None:
+    cluster = LogCluster("store", LogSettings(path=str(tmp_path / "log.db"), max_message_bytes="8MiB"))
+    await cluster.connect()
+    try:
+        await show(feature, cluster, backing, tmp_path)
+    finally:
+        await cluster.close()

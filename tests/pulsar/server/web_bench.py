@@ -18,6 +18,7 @@ from mqbridge.listener.definitions import Definitions
 from mqbridge.listener.feed import FeedLimits
 from mqbridge.listener.groups import GroupNames, Groups, Partitions
 from mqbridge.listener.limits import InFlightBytes, UnacknowledgedBytes
+from mqbridge.listener.notes import Notes
 from mqbridge.listener.own_groups import OwnGroups
 from mqbridge.listener.parking import Parking
 from mqbridge.listener.publishers import Publishers
@@ -130,6 +131,7 @@ class WebBench:
                 _no_dead_letters,
                 "test",
             ),
+            "notes": Notes(self.store, "app", "log"),
             "open_dead_letters": _no_dead_letters,
             "max_message_bytes": lambda: None,
             "may_manage": True,

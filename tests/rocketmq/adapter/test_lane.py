@@ -9,12 +9,13 @@ import pytest
 
 from mqbridge.message import Partition
 from mqbridge.rocketmq.adapter import range_reader
-from mqbridge.rocketmq.adapter.lane import RocketMQLane
+from mqbridge.rocketmq.adapter.lane import RocketMQLane, make_batch
 from mqbridge.rocketmq.adapter.range_reader import RangeReader
 from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.bodies.queue import Queue
-from mqbridge.rocketmq.wire.record import Record, encode_record
+from mqbridge.rocketmq.wire.compression import compress
+from mqbridge.rocketmq.wire.record import Record, SysFlag, encode_record
 
 QUEUE = Queue("T", "broker-a", 0)
 PARTITION = Partition("c", "T", "broker-a:0", 0)
@@ -139,3 +140,25 @@ async def test_a_rejected_batch_comes_again_from_the_first_message_that_is_not_a
     lane.acknowledge(batch)
     lane.reject(batch)
     assert assigned.rewound == [7], "everything is acknowledged"
+
+
+def test_the_messages_of_a_pull_take_the_place_of_its_bytes() -> None:
+    """They are not in memory twice: they refer to the received bytes, or these are dropped."""
+    batch = make_batch(PARTITION, [pulled(3, 4)], 1)
+    assert batch is not None
+    size = batch.held_bytes
+    assert batch.keep_messages() == size
+    assert (batch.data, batch.has_units) == (None, False)
+    assert [message.payload for message in batch.messages] == [b"x", b"x"]
+    lane = RocketMQLane(PARTITION, FakeAssignedQueue())  # type: ignore[arg-type]
+    lane.acknowledge(batch, range(1))
+    lane.acknowledge(batch)
+    assert lane._assigned.committed == [4, 5]  # type: ignore[attr-defined]
+
+
+def test_messages_that_were_decompressed_count_beside_the_received_bytes() -> None:
+    record = Record("T", compress(0, bytes(5000)), sys_flag=SysFlag.COMPRESSED, queue_offset=0)
+    batch = make_batch(PARTITION, [PulledRecords(QUEUE, encode_record(record), 0, 1)], 1)
+    assert batch is not None
+    assert batch.held_bytes < 1000
+    assert batch.keep_messages() == batch.held_bytes + 5000

@@ -62,6 +62,9 @@ class ConsumerSettings:
 
     False: during a rebalance two members may read a queue for a moment.
     """
+    abandoned: tuple[str, ...] = ()
+    """Client ids of members that were killed: locks of theirs are released before this consumer asks for its own, unless a broker
+    says that they live. With `orderly` only."""
     release_wait_s: float = 0.0
     """How long a queue that now belongs to another member is kept, so that messages in flight can be acknowledged; see
     `AssignedQueue.announce_release`. Another member waits for it only if both are `orderly`."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Sequence
 
 from mqbridge.errors import ClusterError, ConnectionLost, Failure, MqbridgeError, ProtocolError, ServerRefused
 from mqbridge.rocketmq.client.connection.brokers import Brokers
@@ -11,6 +12,7 @@ from mqbridge.rocketmq.client.connection.route import TopicRoute
 from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings, MessageModel
 from mqbridge.rocketmq.client.consumer.subscription import Subscription, everything, retry_topic
 from mqbridge.rocketmq.wire.bodies.groups import CheckClient, ConsumerData, ConsumerList, SubscriptionData
+from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.headers.groups import GroupHeader
 from mqbridge.rocketmq.wire.tags import SQL92
@@ -131,15 +133,27 @@ class Membership:
             client_ids = await self._query_members(route)
         return client_ids
 
+    async def living(self, queues: Sequence[Queue]) -> set[str]:
+        """Query every master of the topics of these queues, and return all client ids that they list. Raises ClusterError."""
+        found: set[str] = set()
+        for topic in {queue.topic for queue in queues}:
+            if (route := await self._brokers.client.routes.get(topic)) is not None:
+                for address in route.masters():
+                    found.update(await self._query_members_at(address, topic) or ())
+        return found
+
     async def _query_members(self, route: TopicRoute) -> list[str] | None:
         """Query one master of the topic for the client ids of the group's members; None if it knows none. Raises ClusterError."""
         masters = route.masters()
         if not masters:
             raise ClusterError(f"no broker of topic {route.topic} has a master now", Failure.REFRESH)
-        address = random.choice(masters)  # noqa: S311 - every broker of the topic gets the heartbeats of all members
+        # Every broker of the topic gets the heartbeats of all members.
+        return await self._query_members_at(random.choice(masters), route.topic)  # noqa: S311 - not a secret
+
+    async def _query_members_at(self, address: str, topic: str) -> list[str] | None:
         try:
             response = await self._brokers.request_at(
-                address, route.topic, Code.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(self._settings.group).encode()
+                address, topic, Code.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(self._settings.group).encode()
             )
         except ServerRefused as error:
             if error.code == Status.SYSTEM_ERROR and error.failure is Failure.RETRY:  # how brokers report a group without members

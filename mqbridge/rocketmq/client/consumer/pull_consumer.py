@@ -108,9 +108,31 @@ class PullConsumer:
             await self._consistency.check()
             await self.membership.join()
         self._assignment.mark_joined()
+        if self.settings.orderly and self.settings.abandoned:
+            await self._release_abandoned_locks()
         balanced = await self._rebalance()
         self._tasks = [spawn(self._rebalance_loop(balanced=balanced), f"rocketmq rebalancing of {self.name}")]
         self._tasks += self.held.start_tasks(self.name)
+
+    async def _release_abandoned_locks(self) -> None:
+        """Release the locks of members that were killed: nobody else gets them before they expire, a minute later.
+
+        A broker lists a member until its connection is closed, which a kill does at once. One that is listed is left alone: it
+        lives, and reads its queues.
+        """
+        queues = self._assignment.initial_queues
+        try:
+            living = await self.membership.living(queues)
+        except (ClusterError, ProtocolError) as error:
+            log.info(
+                "%s: the locks of its earlier members expire within a minute, as members cannot be queried: %s", self.name, error
+            )
+            return
+        for owner in self.settings.abandoned:
+            if owner in living:
+                log.warning("%s: member %s still lives, so its locks are not released", self.name, owner)
+            else:
+                await QueueLocks(self._brokers, self.settings.group, owner).unlock(queues)
 
     async def assigned_queues(self) -> AsyncIterator[AssignedQueue]:
         """Yield queues as they are assigned to us, until `close`.

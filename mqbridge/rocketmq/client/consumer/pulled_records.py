@@ -45,6 +45,7 @@ class PulledRecords:
         "body",
         "first",
         "has_inner_batches",
+        "is_packed",
         "max_unpacked_bytes",
         "next",
         "queue",
@@ -62,9 +63,9 @@ class PulledRecords:
         self.has_inner_batches = bool(flags & SysFlag.INNER_BATCH)
         self.stored: int = next_ - first if self.has_inner_batches else record_count
         """The number of messages before the filter by tags. With inner batches, the number of offsets from `first` to `next`."""
-        self.max_unpacked_bytes = (
-            max_unpacked_body_bytes(body) if flags & (SysFlag.COMPRESSED | SysFlag.INNER_BATCH) else self.size
-        )
+        self.is_packed = bool(flags & (SysFlag.COMPRESSED | SysFlag.INNER_BATCH))
+        """True if a record is compressed, or has several messages: decoding takes more memory than `body`."""
+        self.max_unpacked_bytes = max_unpacked_body_bytes(body) if self.is_packed else self.size
         """Upper bound of the memory of all messages when decompressed, in bytes."""
         self._count = -1
         """The result of `count` with `tags`; -1 before its first use."""

@@ -59,6 +59,11 @@ class QueueAssignment:
             if not self._initial_queues[topic]:
                 log.warning("%s waits: %s", consumer_name, await why_unreadable(Admin(self._client), topic))
 
+    @property
+    def initial_queues(self) -> list[Queue]:
+        """The queues that our topics had when we joined."""
+        return [queue for queues in self._initial_queues.values() for queue in queues]
+
     def mark_joined(self) -> None:
         """Record that we have joined the group now."""
         self._joined_at = self._loop.time()

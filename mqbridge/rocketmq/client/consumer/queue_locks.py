@@ -27,8 +27,9 @@ RENEW_INTERVAL_S = 20.0
 class QueueLocks:
     """Requests and releases the locks of one member of a group."""
 
-    def __init__(self, brokers: Brokers, group: str) -> None:
-        self._brokers, self._group = brokers, group
+    def __init__(self, brokers: Brokers, group: str, owner: str | None = None) -> None:
+        """`owner` is the client id of another member, whose locks are to be released; None: our own locks."""
+        self._brokers, self._group, self._owner = brokers, group, owner
         self._order = PerBrokerOrder()
 
     async def lock(self, queues: Sequence[Queue]) -> tuple[set[Queue], set[Queue]]:
@@ -78,5 +79,6 @@ class QueueLocks:
                 )
 
     async def _request(self, code: int, queues: Sequence[Queue]) -> Command:
-        body = LockRequest(self._brokers.client.client_id, self._group, tuple(queues)).encode()
+        owner = self._owner or self._brokers.client.client_id
+        body = LockRequest(owner, self._group, tuple(queues)).encode()
         return await self._brokers.request(queues[0], code, {}, body)

@@ -10,8 +10,9 @@ from mqbridge.rocketmq.client.consumer.pull_consumer import PullConsumer
 from mqbridge.rocketmq.client.consumer.queue_state import LOCK_VALID_S
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.queue_locks import LockRequest
-from mqbridge.rocketmq.wire.codes import Code
-from tests.rocketmq.client.broker import hangs_up, refuses, until
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.command import Command
+from tests.rocketmq.client.broker import Link, hangs_up, refuses, until
 from tests.rocketmq.client.groups import ScriptedEnvironment, environment
 
 __all__ = ["environment"]
@@ -52,6 +53,32 @@ async def test_a_queue_locked_by_another_member_is_assigned_once_it_is_unlocked(
     assert set(consumer.held) == {q(0)}
     del environment.groups.locks["G", q(1)]
     await until(lambda: set(consumer.held) == {q(0), q(1)})
+
+
+async def test_locks_of_a_member_that_was_killed_are_released_and_those_of_living_ones_are_not(
+    environment: ScriptedEnvironment,
+) -> None:
+    environment.cluster.topics["T"] = {"broker-a": 2}
+    environment.groups.locks |= {("G", q(0)): "killed", ("G", q(1)): "another"}
+    consumer = await environment.join(orderly=True, abandoned=("killed",))
+    assert set(consumer.held) == {q(0)}, "with its first request"
+    living = environment.clients[0].client_id
+    await environment.join("2", orderly=True, abandoned=(living,))
+    released = [LockRequest.decode(command.body) for command in environment.cluster.requests[Code.UNLOCK_BATCH_MQ]]
+    assert [(each.client_id, set(each.queues)) for each in released] == [("killed", {q(0), q(1)})]
+    environment.groups.locks.clear()
+
+
+async def test_a_killed_member_is_left_alone_if_nobody_says_who_lives(environment: ScriptedEnvironment) -> None:
+    environment.groups.locks["G", q(0)] = "killed"
+    answers = [environment.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP]]  # to the query of the join
+
+    def answer(link: Link, request: Command) -> None:
+        (answers.pop() if answers else refuses(Status.NO_PERMISSION))(link, request)
+
+    environment.cluster.on[Code.GET_CONSUMER_LIST_BY_GROUP] = answer
+    consumer = await environment.join(orderly=True, abandoned=("killed",))
+    assert (consumer.held, environment.cluster.requests[Code.UNLOCK_BATCH_MQ]) == ({}, [])
 
 
 async def test_released_and_revoked_queues_are_unlocked(environment: ScriptedEnvironment) -> None:
