@@ -111,7 +111,7 @@ def bench(rows: int, chosen: str) -> Iterator[Bench]:
     guard().folder(folder)
     kafka = Kafka(partitions=PARTITIONS, heap_mb=1024)
     is_real = any(re.search(chosen, job) for job in REAL_JOBS)
-    pulsar = Pulsar(heap_mb=1024) if is_real else None
+    pulsar = Pulsar(heap_mb=1024, java_options=()) if is_real else None
     rocketmq = RocketMQ(PULL_LIMITS, heap_mb=1024) if is_real else None
     extra = {"spark.jars": ",".join(map(str, connector_jars())), "spark.driver.memory": HEAP}
     try:
