@@ -118,7 +118,7 @@ def bench(rows: int, chosen: str) -> Iterator[Bench]:
         with running([server for server in (kafka, pulsar, rocketmq) if server is not None]) as starts:
             for start in starts:
                 start.result()
-            with SparkJvm(folder, extra) as jvm:
+            with SparkJvm(folder, extra, java_options=()) as jvm:
                 jvm.session.dataSource.register(MqbridgeDataSource)
                 yield Bench(jvm.session, folder, rows, kafka, pulsar, rocketmq)
     finally:
