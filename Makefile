@@ -6,6 +6,8 @@ CLUSTER_TESTS := cluster or sdk or spark
 # Tests mostly wait, so JOBS processes run them concurrently on two cores. All tests of a file, and all that share a kind of real server, run in one of them.
 JOBS ?= 3
 SIDE_BY_SIDE := -n $(JOBS) --ignore tests/quality
+# Tests start hundreds of Python processes: without stored bytecode, each compiles mqbridge again, for 0.2 s or more.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help quickstart quickstart-spark setup native wheels check test test-fast test-thorough test-long fuzz fuzz-native chaos soak log-faults bench docs wheel \
   generate lock clean

@@ -79,7 +79,7 @@ def running(system: str, topics: int = TOPICS, *, locked: bool = False, raised: 
             with LockedTubeMQ(pool={PARTITIONS: topics}, memory_store=False, authenticates=False) as server:
                 yield LockedSide(system, server, 0)
         case "pulsar" if locked:
-            with LockedPulsar(heap_mb=1024) as pulsar:
+            with LockedPulsar(heap_mb=1024, java_options=()) as pulsar:
                 yield LockedSide(system, pulsar, 0)
         case "rocketmq" if locked:
             with RocketMQ(limits, heap_mb=1024, locked=True) as rocketmq:
@@ -89,7 +89,7 @@ def running(system: str, topics: int = TOPICS, *, locked: bool = False, raised: 
             with TubeMQ(pool={PARTITIONS: topics}, memory_store=False) as server:
                 yield Side(system, server, 0)
         case "pulsar":
-            with Pulsar(heap_mb=1024) as pulsar:
+            with Pulsar(heap_mb=1024, java_options=()) as pulsar:
                 yield Side(system, pulsar, 0)
         case _:
             with RocketMQ(limits, heap_mb=1024) as rocketmq:

@@ -152,7 +152,7 @@ class ListenerServer:
 def running(messages: int) -> Iterator[list[Server]]:
     """Run both servers, with the topics of messages that were stored without units."""
     fill = [{"topic": f"stored_{n}", "messages": messages, "size": SIZE, "properties": n} for n in (0, 5)]
-    with ListenerServer({"fill": fill}) as listener, Pulsar(heap_mb=1024) as pulsar:
+    with ListenerServer({"fill": fill}) as listener, Pulsar(heap_mb=1024, java_options=()) as pulsar:
         yield [listener, RealServer(pulsar)]
 
 

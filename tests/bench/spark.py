@@ -111,14 +111,14 @@ def bench(rows: int, chosen: str) -> Iterator[Bench]:
     guard().folder(folder)
     kafka = Kafka(partitions=PARTITIONS, heap_mb=1024)
     is_real = any(re.search(chosen, job) for job in REAL_JOBS)
-    pulsar = Pulsar(heap_mb=1024) if is_real else None
+    pulsar = Pulsar(heap_mb=1024, java_options=()) if is_real else None
     rocketmq = RocketMQ(PULL_LIMITS, heap_mb=1024) if is_real else None
     extra = {"spark.jars": ",".join(map(str, connector_jars())), "spark.driver.memory": HEAP}
     try:
         with running([server for server in (kafka, pulsar, rocketmq) if server is not None]) as starts:
             for start in starts:
                 start.result()
-            with SparkJvm(folder, extra) as jvm:
+            with SparkJvm(folder, extra, java_options=()) as jvm:
                 jvm.session.dataSource.register(MqbridgeDataSource)
                 yield Bench(jvm.session, folder, rows, kafka, pulsar, rocketmq)
     finally:

@@ -11,12 +11,13 @@ import json
 import shutil
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.kit.guard import guard
 from tests.kit.maven import cached, copy_dependencies, java
-from tests.kit.process import HOST, ClusterError, JavaProcess, accepts, free_ports
+from tests.kit.process import HOST, LESS_COMPILING, ClusterError, JavaProcess, accepts, free_ports
 from tests.kit.pulsar_settings import LOG4J, MAIN, VERSION, jvm, standalone_conf
 from tests.kit.started import Started
 from tests.kit.web import call
@@ -63,10 +64,18 @@ class Pulsar(Started):
     """One standalone server; `start()` and `stop()`, or `with`. `server` is its JavaProcess.
 
     `settings` override those of tests/kit/pulsar_settings.py (names of standalone.conf). The server tells clients that ask for
-    its listener PROXIED the address of the local port `proxied_port`, where the caller runs a proxy before the server.
+    its listener PROXIED the address of the local port `proxied_port`, where the caller runs a proxy before the server. For large
+    amounts of messages, `java_options` should not be LESS_COMPILING.
     """
 
-    def __init__(self, settings: dict[str, object] | None = None, *, heap_mb: int = 512, proxied_port: int | None = None) -> None:
+    def __init__(
+        self,
+        settings: dict[str, object] | None = None,
+        *,
+        heap_mb: int = 512,
+        java_options: Sequence[str] = LESS_COMPILING,
+        proxied_port: int | None = None,
+    ) -> None:
         self._numbers = itertools.count(1)
         jars = server_folder() / "lib"
         self.folder = Path(tempfile.mkdtemp(prefix="mqbridge-pulsar-"))
@@ -79,7 +88,7 @@ class Pulsar(Started):
             settings = {"advertisedListeners": listeners, "internalListenerName": "direct", **settings}
         (self.folder / "standalone.conf").write_text(standalone_conf(self.port, self._web_port, settings))
         argv = [
-            str(java()), *jvm(heap_mb), "-cp", f"{self.folder}:{jars}/*",
+            str(java()), *jvm(heap_mb), *java_options, "-cp", f"{self.folder}:{jars}/*",
             MAIN, "--config", "standalone.conf", "--no-functions-worker", "--no-stream-storage",
             "--advertised-address", HOST, "--metadata-dir", "metadata", "--bookkeeper-dir", "bookkeeper",
             "--bookkeeper-port", str(bookie),

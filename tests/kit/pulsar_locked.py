@@ -20,13 +20,14 @@ import json
 import secrets
 import ssl
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from tests.kit.authority import Authority, Identity
-from tests.kit.process import HOST, ClusterError, accepts, free_ports
+from tests.kit.process import HOST, LESS_COMPILING, ClusterError, accepts, free_ports
 from tests.kit.pulsar import DEFAULT_NAMESPACE, Pulsar
 from tests.kit.web import CALL_TIMEOUT_S
 
@@ -47,10 +48,12 @@ PROVIDERS = ",".join(f"{PACKAGE}.AuthenticationProvider{name}" for name in ("Tok
 class LockedPulsar(Pulsar):
     """A locked `Pulsar`. Its admin calls use TLS and the role `admin`. `authority` signs the certificates."""
 
-    def __init__(self, settings: dict[str, object] | None = None, *, heap_mb: int = 512) -> None:
+    def __init__(
+        self, settings: dict[str, object] | None = None, *, heap_mb: int = 512, java_options: Sequence[str] = LESS_COMPILING
+    ) -> None:
         self._secret = secrets.token_bytes(32)
         self._tls_port, self._tls_web_port = free_ports(2)
-        super().__init__(self._locked() | (settings or {}), heap_mb=heap_mb)
+        super().__init__(self._locked() | (settings or {}), heap_mb=heap_mb, java_options=java_options)
         self.authority = Authority(self.folder / "tls")
         self.server_identity = self.authority.issue("server")
         self._context = ssl.create_default_context(cafile=self.authority.certificate)

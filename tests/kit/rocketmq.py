@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.kit import rocketmq_remoting as remoting
 from tests.kit.guard import guard
 from tests.kit.maven import java
-from tests.kit.process import HOST, ClusterError, JavaProcess, free_ports, take_port
+from tests.kit.process import HOST, LESS_COMPILING, ClusterError, JavaProcess, free_ports, take_port
 from tests.kit.rocketmq_lock import USERS, Lock, User
 from tests.kit.rocketmq_remoting import NO_CREDENTIALS
 from tests.kit.rocketmq_settings import (
@@ -40,7 +40,6 @@ from tests.kit.started import Started
 FAST_PORT_DISTANCE = 2
 NAME_SERVER_HEAP_MB = 128
 CONF = "server.conf"
-LESS_COMPILING = ["-XX:TieredStopAtLevel=1"]
 # Every broker makes this topic when it starts.
 PROBE_TOPIC = "BenchmarkTest"
 

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.kit.shared_clusters import GROUPS, OWN, group_of
+from tests.kit.shared_clusters import ALONE, GROUPS, OWN, group_of
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
-ORDER = (*GROUPS, OWN, None)
+ORDER = ("open", "spark", *ALONE, "old", "locked", OWN, None)
+"""The groups that take longest come first. Those of few tests come late, because their clusters take CPU time until the end."""
 
 
 def groups_of(items: list[pytest.Item]) -> dict[str, str]:

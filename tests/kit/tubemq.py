@@ -17,13 +17,13 @@ from typing import Any
 
 from tests.kit.guard import guard
 from tests.kit.maven import java
-from tests.kit.process import HOST, JavaProcess, accepts
+from tests.kit.process import HOST, LESS_COMPILING, JavaProcess, accepts
 from tests.kit.started import Started
 from tests.kit.tubemq_admin import STORE_SETTINGS, Admin
 from tests.kit.tubemq_jars import server_jars
 from tests.kit.tubemq_settings import SEGMENTS, Locks, Settings
 
-MASTER_JVM = ["-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+MASTER_JVM = ["-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", *LESS_COMPILING]
 MASTER_MAIN = str(Path(__file__).with_name("QuickMaster.java"))
 BROKER_JVM = ["-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=1g"]
 BROKER_MAIN = "org.apache.inlong.tubemq.server.tools.BrokerStartup"

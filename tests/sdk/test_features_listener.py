@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.sdk, pytest.mark.timeout(900)]
 
 FAST = ("python",)
 """The languages whose programs run with every test run; the others are thorough."""
+SMOKE_TESTED = {("log", "own"), ("rocketmq", "backing")}
+"""The backings, and whose the groups are, that `make test` tries; `make test-thorough` tries all."""
 DIFFERENT = {
     "batched", "ack_whole_batch", "negative_ack_in_batch", "reader_in_batch", "seek_in_batch", "last_message_id",
     "delayed_exclusive", "message_ids",
@@ -37,10 +40,10 @@ class ListenedBacking:
         await self.cluster.create(self.cluster.capabilities.topic_name.escape(topic.rpartition("/")[2]), partitions)
 
 
-@pytest_asyncio.fixture(params=["own", "backing"])
-async def listened(request: pytest.FixtureRequest, backing: Backing, tmp_path: Path) -> AsyncIterator[ListenedBacking]:
+@pytest_asyncio.fixture
+async def listened(groups: str, backing: Backing, tmp_path: Path) -> AsyncIterator[ListenedBacking]:
     system, cluster = backing
-    options = ListenerOptions(system, cluster, owns_groups=request.param == "own", deduplicate=True, create_partitions=1)
+    options = ListenerOptions(system, cluster, owns_groups=groups == "own", deduplicate=True, create_partitions=1)
     with ListenerProcess("features", options, tmp_path / "listener") as process:
         async with opened(system, cluster) as connected:
             yield ListenedBacking(process, connected)
@@ -50,8 +53,16 @@ def languages() -> list[Any]:
     return [pytest.param(language, marks=[] if language in FAST else [pytest.mark.thorough]) for language in LANGUAGES]
 
 
+def listeners() -> list[Any]:
+    return [
+        pytest.param(*each, marks=[] if each in SMOKE_TESTED else [pytest.mark.thorough])
+        for each in itertools.product(("log", "rocketmq"), ("own", "backing"))
+    ]
+
+
 @pytest.mark.parametrize("topic", TOPICS)
 @pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize(("backing", "groups"), listeners(), indirect=["backing"])
 async def test_a_listener_gives_the_expected_outcomes(language: str, topic: str, listened: ListenedBacking) -> None:
     if reason := missing(language):
         pytest.skip(reason)
