@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from mqbridge.adapter.numbering import OffsetNumbering, PackedNumbering
-from mqbridge.adapter.outbound import OutboundSpec
+from mqbridge.adapter.outbound import Outbound, OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.groups.store import GroupStore
@@ -482,3 +482,38 @@ async def test_a_loss_of_the_partition_is_noticed_although_what_is_due_is_found_
     assert not subscription.consumers
     await feed.detach()
     await due.detach()
+
+
+async def test_a_move_that_fails_drops_nothing() -> None:
+    async with serving() as served:
+        producer, consumer = await served.connect(), await subscribed(served)
+        await producer.produce()
+        await producer.store(b"later", deliver_at_time=in_ms(1))
+        await until(lambda: parking_of(served).parked == 1)
+        topic = await served.listener.topics.find(TOPIC)
+        assert topic is not None
+        with pytest.raises(ClusterError):
+            async with parking_of(served).moving(topic, "s", [0]):
+                raise ClusterError("not now")
+        assert await consumer.messages(1) == [b"later"]
+        assert parking_of(served).dropped == 0
+
+
+async def test_a_group_whose_messages_cannot_be_brought_back_holds_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as served:
+        service = parking_of(served)
+        open_outbound, stuck = service._outbound, service._due_name("t", "one")
+
+        async def outbound(topic: str, partitions: int) -> Outbound:
+            if topic == stuck:
+                raise ClusterError("this topic cannot be opened now")
+            return await open_outbound(topic, partitions)
+
+        monkeypatch.setattr(service, "_outbound", outbound)
+        producer, one, two = await served.connect(), *[await subscribed(served, subscription=name) for name in ("one", "two")]
+        await producer.produce()
+        await producer.store(b"later", deliver_at_time=in_ms(0.8))
+        assert await two.messages(1) == [b"later"]
+        assert not one.frames
+        monkeypatch.setattr(service, "_outbound", open_outbound)
+        assert await one.messages(1) == [b"later"]
