@@ -162,6 +162,34 @@ def pulsar_frames(
     texts: tuple[str, str, str, str],
 ) -> tuple[bytes, int] | None: ...
 
+# What a producer sends to a server: a run is consecutive SEND frames of one producer with ordinary entries
+# (mqbridge/pulsar/server/send_runs.py). The result of `pulsar_sends` are whole frames and runs, the offset after them, and the
+# number of bytes that the next frame needs, 0 if its size is invalid. A receipt needs the sequence ids of its SEND, and ledger
+# and entry of its id.
+@final
+class SendRun:
+    @property
+    def producer(self) -> int: ...
+    @property
+    def units(self) -> list[tuple[bytes, int, int, tuple[int, ...], int]]: ...
+    @property
+    def sequences(self) -> list[tuple[int, int]]: ...
+    @property
+    def messages(self) -> int: ...
+    @property
+    def entry_bytes(self) -> int: ...
+    @property
+    def frames(self) -> list[bytes]: ...
+
+def pulsar_sends(data: bytes, max_frame: int, max_entry: int, max_run: int) -> tuple[list[bytes | SendRun], int, int]: ...
+def pulsar_receipts(producer: int, sequences: list[tuple[int, int]], ids: list[tuple[int, int]]) -> bytes | None: ...
+
+# The embedded log: the values of new rows, and the offset after them. The stamp is (partition, first base, the two times of the
+# append); `text` is what the checksum covers of the other columns; a row begins with its count and its records.
+def log_values(
+    stamp: tuple[int, int, int, int], text: bytes, rows: Sequence[tuple[Any, ...]], copied_bytes: int
+) -> tuple[list[Any], int]: ...
+
 # TubeMQ
 # `PackedMessage` has the interface `StoredMessage` (mqbridge/tubemq/wire/stored_message.py), `Requests` that of mapping/share.py.
 @final

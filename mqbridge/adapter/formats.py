@@ -54,11 +54,11 @@ def batch_of_units(unit_format: UnitFormat, units: Sequence[Unit], source: Parti
         return [message for unit in units for message in unit_format.decode(unit, message_positions(unit))]
 
     size = count = 0
-    for unit in units:
-        if not 0 < unit.message_count <= MAX_UNIT_MESSAGES:
+    for data, messages, _, _, _ in units:
+        if not 0 < messages <= MAX_UNIT_MESSAGES:
             raise ValueError(f"a unit has 1 to {MAX_UNIT_MESSAGES} messages")
-        size += len(unit.data)
-        count += unit.message_count
+        size += len(data)
+        count += messages
     if not units:
         raise ValueError(f"a unit has 1 to {MAX_UNIT_MESSAGES} messages, and a batch has a unit")
     return Batch(

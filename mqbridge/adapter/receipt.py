@@ -1,6 +1,7 @@
 """The result of a send."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import overload
 
 from mqbridge.errors import Failure
 from mqbridge.message import Position
@@ -17,6 +18,38 @@ class MessageFailure:
 
     def __init__(self, index: int, failure_kind: Failure, reason: str) -> None:
         self.index, self.failure_kind, self.reason = index, failure_kind, reason
+
+
+class OffsetPositions(Sequence[Position]):
+    """The positions (offset,) of messages with consecutive offsets; a position is made when it is used."""
+
+    __slots__ = ("offsets",)
+
+    def __init__(self, offsets: range) -> None:
+        self.offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @overload
+    def __getitem__(self, index: int) -> Position: ...
+    @overload
+    def __getitem__(self, index: slice) -> "OffsetPositions": ...
+    def __getitem__(self, index: int | slice) -> "Position | OffsetPositions":
+        return OffsetPositions(self.offsets[index]) if isinstance(index, slice) else (self.offsets[index],)
+
+    def __iter__(self) -> Iterator[Position]:
+        return zip(self.offsets)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, OffsetPositions):
+            return self.offsets == other.offsets
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"OffsetPositions({self.offsets})"
 
 
 class Receipt:
@@ -45,4 +78,7 @@ class Receipt:
     @property
     def highest_position(self) -> Position:
         """The highest position of the stored messages; () if none is known."""
-        return max(self.positions, default=())
+        positions = self.positions
+        if isinstance(positions, OffsetPositions):
+            return positions[-1] if positions else ()
+        return max(positions, default=())

@@ -51,6 +51,8 @@ class ServedEndpoint(Endpoint):
     def __init__(self, port: "ListeningPort", session: ClientSession) -> None:
         super().__init__(session.measure, session.on_frames, self._on_end)
         self._port, self._session = port, session
+        self.on_bytes: Callable[[bytes], None] | None = None
+        """Gets what is received, if the session has set it: it cuts its frames itself. A ProtocolError ends the connection."""
         self._is_refused = False
         self._handshake_timer: asyncio.TimerHandle | None = None
 
@@ -74,6 +76,12 @@ class ServedEndpoint(Endpoint):
         """Ignore what a refused connection sends."""
         if not self._is_refused:
             super().data_received(data)
+
+    def _process(self, data: bytes) -> None:
+        if self.on_bytes is not None:
+            self.on_bytes(data)
+        else:
+            super()._process(data)
 
     def handshake_done(self) -> None:
         """End the time limit of the handshake."""

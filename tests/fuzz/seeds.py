@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mqbridge.message import Message
 from mqbridge.pulsar.mapping.request import Limits, encode_plain
-from mqbridge.pulsar.wire.entry import decode_entry, encode_entry_prefix
+from mqbridge.pulsar.wire.entry import SendEncoder, decode_entry, encode_entry_prefix
 from mqbridge.pulsar.wire.frame import encode_frame_prefix
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from mqbridge.rocketmq.wire import properties
@@ -74,6 +74,16 @@ def pulsar_frames() -> Iterator[bytes]:
     yield encode_frame_prefix(command, len(data := encode_entry_prefix(metadata, b"body") + b"body")) + data
 
 
+def pulsar_sends() -> Iterator[bytes]:
+    """Yield SEND frames of entries with a checksum."""
+    for entry in encode_plain(MESSAGES, "c|t|0|", Limits())[0]:
+        metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=5)
+        metadata.MergeFrom(entry.metadata)
+        yield SendEncoder(7).encode(3, 5, entry.count, metadata, entry.payload) + entry.payload
+    metadata.ClearField("num_messages_in_batch")
+    yield SendEncoder(7).encode(3, 3, 1, metadata, b"body") + b"body"
+
+
 def tubemq_answers() -> Iterator[bytes]:
     """Yield get responses with one message each, and one with all messages."""
     contents = []
@@ -98,6 +108,7 @@ def files() -> dict[Path, str]:
         "rocketmq_pulls": [*rocketmq_pulls()],
         "pulsar_entries": [*pulsar_entries()],
         "pulsar_frames": [*pulsar_frames()],
+        "pulsar_sends": [*pulsar_sends()],
         "tubemq_answers": [*tubemq_answers()],
     }
     return {FOLDER / f"{name}.hex": "".join(f"{data.hex()}\n" for data in each) for name, each in seeds.items()}

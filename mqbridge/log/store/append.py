@@ -10,12 +10,16 @@ stored already is not stored again, so a repeated send is harmless, whoever repe
 
 import asyncio
 import logging
+import sqlite3
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
-from typing import NamedTuple
+from functools import cache, partial
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
 
-from mqbridge.adapter.receipt import MessageFailure, Receipt
+from mqbridge import native
+from mqbridge.adapter.receipt import MessageFailure, OffsetPositions, Receipt
 from mqbridge.errors import ClusterError, Failure, TopicChanged
 from mqbridge.log.store.clocks import ClockReading
 from mqbridge.log.store.connection import Connection
@@ -23,7 +27,7 @@ from mqbridge.log.store.database import Store
 from mqbridge.log.store.extents import Extent, extent_of, write_extents
 from mqbridge.log.store.new_row import NewRow
 from mqbridge.log.store.retention import Limits, trim_extent
-from mqbridge.log.store.schema import BatchStamp, batch_crc
+from mqbridge.log.store.schema import BatchStamp, batch_crc, stamp_text
 from mqbridge.log.store.senders import PartlyStored, StoredSequences
 from mqbridge.message import Position
 from mqbridge.net.backoff import Backoff
@@ -31,6 +35,7 @@ from mqbridge.net.failing_sends import FailingSends
 
 log = logging.getLogger(__name__)
 
+_FORMAT_OF = attrgetter("format")
 FAILING_LOG_S = 30.0
 """Pause between two log lines about sends that wait."""
 GROUP_BYTES = 16 << 20
@@ -116,8 +121,10 @@ class Append:
             self.future.set_result(Receipt(positions, self.failures))
 
 
-def _positions(first: int, count: int, indexes: Sequence[int]) -> list[Position]:
-    """Return the position of each message: those at `indexes` have the offsets from `first` on, the others ()."""
+def _positions(first: int, count: int, indexes: Sequence[int]) -> Sequence[Position]:
+    """Return the position of each message: those at `indexes`, which ascend, have the offsets from `first` on, the others ()."""
+    if len(indexes) == count:
+        return OffsetPositions(range(first, first + count))
     positions: list[Position] = [()] * count
     for offset, index in enumerate(indexes, first):
         positions[index] = (offset,)
@@ -331,20 +338,79 @@ class Written(NamedTuple):
     repeated: int
 
 
-NewValues = tuple[int, int, int, int, int, int, str | None, str | None, int | None, int, bytes]
-"""The values of a new row, in the order of the columns of `batch`."""
 Outcome = Written | ClusterError
 """The result of one append of a committed group. With a ClusterError, nothing of the append was stored."""
+
+
+INSERTED_TOGETHER = (32, 8, 1)
+"""Numbers of rows that one statement inserts, from as many as there are: statements of one row each cost a third more CPU."""
+COPIED_BYTES = 8 << 10
+"""Records of up to this size are copied: Python's `sqlite3` looks for an adapter of `bytes` every time, which costs more."""
+_SHARED_VALUES, _SHARED_WITH_SENDER = 4, 6
+"""Number of values that the rows of a statement share: partition, two times, format; with a sender also its name and sequence."""
+
+
+@cache
+def _insert_statement(rows: int, *, has_sender: bool) -> str:
+    """Return the statement that inserts this many rows. Its parameters are the shared values, and five values of each row."""
+    stamp = "?2, ?3, ?4, ?5, ?6" if has_sender else "?2, ?3, ?4, NULL, NULL"
+    first = 1 + (_SHARED_WITH_SENDER if has_sender else _SHARED_VALUES)
+    values = (f"(?1, ?{at}, ?{at + 1}, ?{at + 2}, {stamp}, ?{at + 3}, ?{at + 4})" for at in range(first, first + 5 * rows, 5))
+    return f"INSERT INTO batch VALUES {', '.join(values)}"  # noqa: S608 - numbers of parameters
+
+
+def row_values(partition: int, base: int, rows: list[NewRow], stamp: BatchStamp) -> tuple[list[Any], int]:
+    """Return five values of each row from this offset on: base, count, bytes, checksum, records; and the offset after them."""
+    if native.compiled is not None:
+        times = (stamp.appended_ms, stamp.age_ms)
+        found: tuple[list[Any], int] = native.compiled.log_values(
+            (partition, base, *times), stamp_text(stamp), rows, COPIED_BYTES
+        )
+        return found
+    return row_values_plain(partition, base, rows, stamp)
+
+
+def row_values_plain(partition: int, base: int, rows: list[NewRow], stamp: BatchStamp) -> tuple[list[Any], int]:
+    """Return the same without the compiled module."""
+    values: list[Any] = []
+    for count, records, _, _, _ in rows:
+        crc, size = batch_crc(partition, base, count, stamp, records), len(records)
+        values += (base, count, size, crc, records if size > COPIED_BYTES else bytearray(records))
+        base += count
+    return values, base
+
+
+class _Run(NamedTuple):
+    """Consecutive rows of a partition, from the offset `base` on, that have the same stamp."""
+
+    partition: int
+    base: int
+    rows: list[NewRow]
+    stamp: BatchStamp
+
+    def insert(self, cursor: sqlite3.Cursor) -> None:
+        """Insert the rows, as many at once as possible. The values of all of them are never in memory together."""
+        has_sender = self.stamp.sender is not None
+        shared = (self.partition, *self.stamp)[: _SHARED_WITH_SENDER if has_sender else _SHARED_VALUES]
+        base, at, count = self.base, 0, len(self.rows)
+        for together in INSERTED_TOGETHER:
+            statement = _insert_statement(together, has_sender=has_sender)
+            while count - at >= together:
+                values, base = row_values(self.partition, base, self.rows[at : at + together], self.stamp)
+                cursor.execute(statement, (*shared, *values))
+                at += together
 
 
 class _Group:
     """The rows of a group, and the bounds of its partitions, while they are collected inside a transaction."""
 
-    def __init__(self, connection: Connection, stamp: BatchStamp) -> None:
-        self._connection, self._stamp = connection, stamp
+    def __init__(self, connection: Connection, reading: ClockReading) -> None:
+        self._connection, self._reading = connection, reading
         self._sequences: StoredSequences | None = None
+        self._runs: list[_Run] = []
         self.extents: dict[int, Extent] = {}
-        self.rows: list[NewValues] = []
+        self.added: dict[int, int] = {}
+        """Bytes of the rows by partition."""
 
     def add(self, append: Append) -> Outcome:
         """Add the rows of an append that are not stored yet."""
@@ -354,23 +420,46 @@ class _Group:
             return TopicChanged("the topic was deleted: create it again, and open it")
         first, tail, size = extent
         rows, repeated = append.rows, 0
-        if append.sender is not None:
+        if append.sender is None:
+            for unit_format, same in groupby(rows, key=_FORMAT_OF):
+                tail = self._add_rows(partition, tail, list(same), unit_format)
+            added = append.size
+        else:
             if self._sequences is None:
                 self._sequences = StoredSequences(self._connection)
             try:
                 rows, repeated = self._sequences.leave_out_stored(partition, append.sender, append.rows)
             except PartlyStored as error:
                 return error
-        for count, records, unit_format, _, sequence in rows:
-            stamp, row_bytes = self._stamp, len(records)
-            if unit_format is not None or append.sender is not None:
-                stamp = BatchStamp(stamp.appended_ms, stamp.age_ms, unit_format, append.sender, sequence)
-            crc = batch_crc(partition, tail, count, stamp, records)
-            self.rows.append((partition, tail, count, row_bytes, *stamp, crc, records))
-            tail += count
-            size += row_bytes
-        self.extents[partition] = Extent(first, tail, size)
+            for row in rows:
+                tail = self._add_rows(partition, tail, [row], row.format, append.sender, row.sequence)
+            added = sum(len(row.records) for row in rows)
+        self.added[partition] = self.added.get(partition, 0) + added
+        self.extents[partition] = Extent(first, tail, size + added)
         return Written(tail, repeated)
+
+    def _add_rows(
+        self,
+        partition: int,
+        tail: int,
+        rows: list[NewRow],
+        unit_format: str | None,
+        sender: str | None = None,
+        sequence: int | None = None,
+    ) -> int:
+        """Add rows with one stamp from this offset on; return the offset after them."""
+        stamp = BatchStamp(self._reading.wall_ms, self._reading.age_ms, unit_format, sender, sequence)
+        self._runs.append(_Run(partition, tail, rows, stamp))
+        return tail + sum([row[0] for row in rows])
+
+    def insert(self) -> None:
+        """Insert the rows."""
+        cursor = self._connection.cursor()
+        try:
+            for run in self._runs:
+                run.insert(cursor)
+        finally:
+            cursor.close()
 
 
 def write_group(
@@ -380,19 +469,19 @@ def write_group(
 
     In partitions that get larger than `max_partition_bytes`, the oldest rows make room first.
     """
-    collected = _Group(connection, BatchStamp(reading.wall_ms, reading.age_ms))
+    collected = _Group(connection, reading)
     outcomes = [collected.add(append) for append in group]
     extents = collected.extents
     if max_partition_bytes is not None:
-        _make_room(connection, collected.rows, extents, max_partition_bytes)
-    connection.executemany("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", collected.rows)
+        _make_room(connection, collected.added, extents, max_partition_bytes)
+    collected.insert()
     write_extents(connection, extents.items())
     return outcomes, extents
 
 
-def _make_room(connection: Connection, rows: Sequence[NewValues], extents: dict[int, Extent], max_bytes: int) -> None:
-    """Drop the oldest rows of the partitions that these rows make too large, before they are inserted."""
+def _make_room(connection: Connection, added: dict[int, int], extents: dict[int, Extent], max_bytes: int) -> None:
+    """Drop the oldest rows of the partitions that new rows of these sizes make too large, before they are inserted."""
     for partition, extent in extents.items():
         if extent.bytes > max_bytes:
-            added = sum(row[3] for row in rows if row[0] == partition)
-            extents[partition], _ = trim_extent(connection, partition, extent, Limits(max_bytes, None), added=added)
+            limits = Limits(max_bytes, None)
+            extents[partition], _ = trim_extent(connection, partition, extent, limits, added=added.get(partition, 0))

@@ -131,12 +131,16 @@ _BATCH = struct.Struct("<5q")
 
 def batch_crc(partition: int, base: int, count: int, stamp: BatchStamp, records: bytes) -> int:
     """Return the checksum of a row of `batch`. Raises struct.error, TypeError, AttributeError for values of other types."""
-    appended_ms, age_ms, unit_format, sender, sequence = stamp
-    crc = crc32c(_BATCH.pack(partition, base, count, appended_ms, age_ms))
-    if unit_format is not None or sender is not None or sequence is not None:
-        is_unnumbered = sender is None and sequence is None
-        crc = crc32c(_text_of_format(unit_format) if is_unnumbered else _stamp_text(unit_format, sender, sequence), crc)
-    return crc32c(records, crc)
+    return crc32c(records, crc32c(_BATCH.pack(partition, base, count, stamp.appended_ms, stamp.age_ms) + stamp_text(stamp)))
+
+
+def stamp_text(stamp: BatchStamp) -> bytes:
+    """Return what `batch_crc` covers of a stamp besides its times."""
+    _, _, unit_format, sender, sequence = stamp
+    if unit_format is None and sender is None and sequence is None:
+        return b""
+    is_unnumbered = sender is None and sequence is None
+    return _text_of_format(unit_format) if is_unnumbered else _stamp_text(unit_format, sender, sequence)
 
 
 def _stamp_text(unit_format: str | None, sender: str | None, sequence: int | None) -> bytes:

@@ -13,11 +13,12 @@ order. While too much waits to be stored, or too many requests run, nothing more
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any
 
-from mqbridge import __version__
+from mqbridge import __version__, native
 from mqbridge.errors import PeerSilent, ProtocolError, RequestRefused
 from mqbridge.net.listen import ServedEndpoint
 from mqbridge.net.tasks import spawn
@@ -25,6 +26,7 @@ from mqbridge.pulsar.server.broker import REQUEST_TIMEOUT_S, Broker
 from mqbridge.pulsar.server.consumer import ServedConsumer, ServedConsumerState
 from mqbridge.pulsar.server.producer import ServedProducer, ServedProducerState
 from mqbridge.pulsar.server.refusals import CodedRefusal, code_of, text_of
+from mqbridge.pulsar.server.send_runs import SendCutter, SendRun
 from mqbridge.pulsar.server.subscription import ServedSubscription
 from mqbridge.pulsar.server.support import TOPIC_WATCHERS, TRANSACTIONS
 from mqbridge.pulsar.wire import codes, ids, server_commands
@@ -88,7 +90,8 @@ class ServedConnection:
         self.client_version = ""
         self.principal: str | None = None
         """Who the client is; None: nobody is asked yet."""
-        self.measure = FrameMeter().measure
+        self._meter = FrameMeter()
+        self.measure = self._meter.measure
         self.pending_sends = 0
         self.producers: dict[int, ServedProducer] = {}
         self.consumers: dict[int, tuple[ServedConsumer, ServedSubscription | None]] = {}
@@ -117,18 +120,47 @@ class ServedConnection:
     def on_connected(self, endpoint: ServedEndpoint) -> None:
         """Begin; the port limits the time of the handshake."""
         self._endpoint, self.peer = endpoint, endpoint.peer
+        if native.compiled is not None:
+            endpoint.on_bytes = partial(self._on_bytes, SendCutter(self._meter))
         self._on_change(self, True)
 
-    def on_frames(self, frames: list[bytes]) -> None:
-        """Handle frames. A violation of the protocol closes the connection."""
+    def _on_bytes(self, cutter: SendCutter, data: bytes) -> None:
+        """Cut what was received with the compiled module."""
+        if frames := cutter.feed(data, self._broker.max_message_bytes):
+            self.on_frames(frames)
+
+    def on_frames(self, frames: Sequence[bytes | SendRun]) -> None:
+        """Handle frames, and runs of frames. A violation of the protocol closes the connection."""
         try:
-            for data in frames:
-                if self.state is ConnectionState.CLOSED:
-                    return
-                self._on_frame(parse_frame(data))
+            for each in frames:
+                if isinstance(each, bytes):
+                    self._handle(each)
+                elif self.state is ConnectionState.READY and self._gathers(each.producer):
+                    self._on_run(each)
+                else:
+                    for data in each.frames:
+                        self._handle(data)
         finally:
             self._finish_gathered()
         self._limit_reading()
+
+    def _handle(self, data: bytes) -> None:
+        if self.state is not ConnectionState.CLOSED:
+            self._on_frame(parse_frame(data))
+
+    def _gathers(self, producer_id: int) -> bool:
+        """Return True if a producer stores the entries of runs; otherwise their frames are handled one by one."""
+        producer = self.producers.get(producer_id)
+        return producer is not None and producer.gathers
+
+    def _on_run(self, run: SendRun) -> None:
+        producer = self.producers[run.producer]
+        self._sending[producer] = None
+        try:
+            producer.gather(run)
+        except Exception:  # a bug: what was answered is not known, so the client begins anew
+            log.exception("a run of sends of %s failed unexpectedly", self.peer)
+            self.fail(codes.UNKNOWN, "the command failed unexpectedly")
 
     def _on_frame(self, frame: Frame) -> None:
         try:

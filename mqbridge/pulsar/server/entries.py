@@ -121,9 +121,9 @@ def make_batch(received: SentEntry, source: Partition | None, last_sequence: int
     return batch_of_units(unit_format, [unit._replace(position=(last_sequence - unit.message_count + 1,))], source)
 
 
-def batch_of(received: Sequence[SentEntry]) -> Batch:
-    """Make the batch that stores several entries of one format, which are not numbered."""
-    return batch_of_units(received[0].format, [each.unit for each in received], NO_SOURCE)
+def batch_of(units: Sequence[Unit]) -> Batch:
+    """Make the batch that stores several entries, none of which is opaque; they are not numbered."""
+    return batch_of_units(_FORMAT, units, NO_SOURCE)
 
 
 def entry_of(delivered: Delivered) -> bytes:

@@ -6,7 +6,11 @@ position; for messages that were parked, FIRST_NUMBER is added to the ledger. So
 the same ones, and nothing has to be stored.
 """
 
+from collections.abc import Sequence
+from itertools import accumulate, repeat
+
 from mqbridge.adapter.numbering import Numbering
+from mqbridge.adapter.receipt import OffsetPositions
 from mqbridge.listener.parked import FIRST_NUMBER
 from mqbridge.message import Position
 from mqbridge.pulsar.wire.ids import EARLIEST, EntryId
@@ -18,6 +22,8 @@ DUE_LEDGER = 2
 MAX_NUMBER = (1 << 63) - 1
 LAST_NUMBER = FIRST_NUMBER - 1
 """A number that no message of a partition has, where numbers are dense."""
+NO_ID: EntryId = (-1, -1)
+"""The id in the receipt of an entry that was stored before, or whose position is not known."""
 
 
 class MessageIds:
@@ -44,6 +50,17 @@ class MessageIds:
     def id_of(self, position: Position) -> EntryId:
         """Return the id of a unit that begins at this position."""
         return self.entry_id(self._numbering.number(position))
+
+    def ids_of(self, positions: Sequence[Position], counts: Sequence[int]) -> list[EntryId]:
+        """Return the ids of stored units with these numbers of messages; NO_ID where the position is not known.
+
+        `positions` are those of all their messages, or empty.
+        """
+        if self._numbering.dense and isinstance(positions, OffsetPositions) and positions.offsets.stop <= MAX_NUMBER:
+            first = positions.offsets.start
+            return list(zip(repeat(LEDGER), accumulate(counts[:-1], initial=first)))
+        firsts = accumulate(counts[:-1], initial=0)
+        return [self.id_of(position) if positions and (position := positions[at]) else NO_ID for at in firsts]
 
     def number_of(self, entry: EntryId) -> int:
         """Return the number of the unit with this id.

@@ -10,27 +10,25 @@ close, fail        OPENING, OPEN -> CLOSED
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
+from itertools import repeat
 
 from mqbridge.errors import Failure, RemoteProtocolError
 from mqbridge.listener.publisher import Publisher, Stored
-from mqbridge.message import Partition
+from mqbridge.message import Partition, Unit
 from mqbridge.pulsar.mapping.unit_format import EntryFormat
 from mqbridge.pulsar.server.consumer import ClientLink
-from mqbridge.pulsar.server.entries import SentEntry, batch_of, make_batch, receive_entry
-from mqbridge.pulsar.server.message_ids import MessageIds
+from mqbridge.pulsar.server.entries import batch_of, make_batch, receive_entry
+from mqbridge.pulsar.server.message_ids import NO_ID, MessageIds
+from mqbridge.pulsar.server.send_runs import RUN_BYTES, SendRun, encode_receipts
 from mqbridge.pulsar.server.support import MARKERS
-from mqbridge.pulsar.wire import codes, ids, server_commands
+from mqbridge.pulsar.wire import codes, server_commands
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import CommandSend
 
 log = logging.getLogger(__name__)
 
-NO_ID: ids.EntryId = (-1, -1)
-"""The id in the receipt of an entry that was stored before, or whose position is not known."""
-
-
-GATHERED_BYTES = 128 << 10
+GATHERED_BYTES = RUN_BYTES
 """Maximum bytes of entries that are stored with one publication: they came together, and none of them is large."""
 CPP_CLIENTS = ("Pulsar-CPP", *"0123456789")
 """How the versions of clients begin that use the library in C++: earlier ones send only its number."""
@@ -66,8 +64,9 @@ class ServedProducer:
         self.on_failed: Callable[[], None] = lambda: None
         """Called when a send has failed: the producer is closed, and its client opens it again."""
         self._index = 0
-        self._gathered: list[tuple[SentEntry, int, int]] = []
-        """Entries that wait for `flush`, with the sequence ids of their SEND."""
+        self._units: list[Unit] = []
+        self._sequences: list[tuple[int, int]] = []
+        """Entries that wait for `flush`, and the sequence ids of their SEND."""
         self._gathered_bytes = 0
         self._may_gather = False
         self._source: Partition | None = None
@@ -104,7 +103,8 @@ class ServedProducer:
         if self._may_gather and size <= max_gathered and not received.is_opaque:
             if self._gathered_bytes + size > GATHERED_BYTES:
                 self.flush()
-            self._gathered.append((received, sequence, highest))
+            self._units.append(received.unit)
+            self._sequences.append((sequence, highest))
             self._gathered_bytes += size
             return
         self.flush()
@@ -119,29 +119,43 @@ class ServedProducer:
             lambda stored: self._on_stored(sequence, highest, stored),
         )
 
+    @property
+    def gathers(self) -> bool:
+        """True if it accepts `gather`: it is open, and may store several entries with one publication."""
+        return self.state is ServedProducerState.OPEN and self._may_gather and not self.is_draining
+
+    def gather(self, run: SendRun) -> None:
+        """Let the entries of a run wait for `flush`, as `send` does with each; only while `gathers`."""
+        count = len(run.units)
+        self.received_messages += run.messages
+        self.received_bytes += run.entry_bytes
+        self.pending += count
+        self.link.pending_sends += count
+        if self._gathered_bytes + run.entry_bytes > GATHERED_BYTES:
+            self.flush()
+        self._units += map(tuple.__new__, repeat(Unit), run.units)  # `Unit(*values)` takes twice the time
+        self._sequences += run.sequences
+        self._gathered_bytes += run.entry_bytes
+
     def flush(self) -> None:
         """Store the entries that wait."""
-        gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
-        if gathered and self.publisher is not None:
-            batch = batch_of([received for received, _, _ in gathered])
-            self.publisher.publish(self._index, batch, lambda stored: self._on_all_stored(gathered, stored))
+        units, sequences = self._units, self._sequences
+        self._units, self._sequences, self._gathered_bytes = [], [], 0
+        if units and self.publisher is not None:
+            counts = [unit.message_count for unit in units]
+            self.publisher.publish(self._index, batch_of(units), lambda stored: self._on_all_stored(counts, sequences, stored))
 
-    def _on_all_stored(self, gathered: Sequence[tuple[SentEntry, int, int]], stored: Stored) -> None:
-        """Answer the sends of one publication, each with its own position."""
-        positions, at = stored.positions, 0
-        self.pending -= len(gathered)
-        self.link.pending_sends -= len(gathered)
+    def _on_all_stored(self, counts: list[int], sequences: list[tuple[int, int]], stored: Stored) -> None:
+        """Answer the sends of one publication, each with its own position; `counts` are the numbers of their messages."""
+        self.pending -= len(counts)
+        self.link.pending_sends -= len(counts)
         self.link.on_answered()
         if stored.problem is not None or self.state is ServedProducerState.CLOSED:
-            for _, sequence, highest in gathered:
+            for sequence, highest in sequences:
                 self._on_problem(stored, sequence, highest)
             return
-        receipts: list[bytes] = []
-        for received, sequence, highest in gathered:
-            first = positions[at] if positions else ()
-            at += received.unit.message_count
-            receipts.append(self._receipts.encode(sequence, highest, self._ids.id_of(first) if first else NO_ID))
-        self.link.send(b"".join(receipts))
+        entries = self._ids.ids_of(stored.positions, counts)
+        self.link.send(encode_receipts(self.id, self._receipts, sequences, entries))
 
     def _on_stored(self, sequence: int, highest: int, stored: Stored) -> None:
         """Answer a send."""

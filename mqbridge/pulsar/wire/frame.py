@@ -30,14 +30,16 @@ _WITHOUT_STRINGS = frozenset(
 class FrameMeter:
     """Measures frames for a `FrameCutter`, which cuts the received bytes; limits them by the broker's maxMessageSize."""
 
-    __slots__ = ("_limit",)
+    __slots__ = ("limit",)
 
     def __init__(self, max_message_size: int = DEFAULT_MAX_MESSAGE_SIZE) -> None:
+        self.limit: int
+        """Maximum of a frame's size field."""
         self.allow(max_message_size)
 
     def allow(self, max_message_size: int) -> None:
         """Accept frames with payloads up to this size in bytes."""
-        self._limit = max_message_size + FRAME_PADDING
+        self.limit = max_message_size + FRAME_PADDING
 
     def measure(self, data: bytes | bytearray, at: int) -> int:
         """Return the size of the frame at offset `at` in bytes; 4, the size of its size field, while that field is incomplete.
@@ -47,8 +49,8 @@ class FrameMeter:
         if len(data) - at < 4:
             return 4
         (size,) = _SIZE.unpack_from(data, at)
-        if not 4 <= size <= self._limit:
-            raise RemoteProtocolError(f"frame of {size} bytes; this connection accepts 4 to {self._limit} bytes")
+        if not 4 <= size <= self.limit:
+            raise RemoteProtocolError(f"frame of {size} bytes; this connection accepts 4 to {self.limit} bytes")
         return int(size) + 4
 
 

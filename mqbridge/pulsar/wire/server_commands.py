@@ -164,6 +164,12 @@ class ReceiptEncoder:
         receipt.message_id.ledgerId, receipt.message_id.entryId = ids.unsigned(entry[0]), ids.unsigned(entry[1])
         return encode_command(self._command)
 
+    def encode_all(self, sequences: Sequence[tuple[int, int]], entries: Sequence[ids.EntryId]) -> bytes:
+        """Return the frames of several receipts: of each the sequence ids of the SEND, and the id of the entry."""
+        return b"".join(
+            self.encode(sequence, highest, entry) for (sequence, highest), entry in zip(sequences, entries, strict=True)
+        )
+
 
 def send_error(producer_id: int, sequence_id: int, code: int, message: str) -> bytes:
     """Encode SEND_ERROR. Most clients close their connection when they get it, and send the message again."""

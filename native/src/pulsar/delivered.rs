@@ -35,7 +35,7 @@ const TYPE_MESSAGE: [u8; 2] = [0x08, 9];
 /// Number of the field `message` of BaseCommand.
 const MESSAGE_FIELD: u32 = 9;
 const MAGIC_BROKER_METADATA: u16 = 0x0e02;
-const MAGIC_CHECKSUM: u16 = 0x0e01;
+pub const MAGIC_CHECKSUM: u16 = 0x0e01;
 
 /// Returns true if the frame's command is a MESSAGE whose first field is the type, which all brokers write first.
 pub fn is_message(frame: &[u8]) -> bool {
@@ -169,7 +169,7 @@ fn find_metadata_size(frame: &[u8], mut at: usize) -> Option<(usize, impl FnOnce
 }
 
 /// Returns None if a KeyValue lacks its key or its value, which are required fields.
-fn check_pair(mut reader: Reader) -> Option<()> {
+pub fn check_pair(mut reader: Reader) -> Option<()> {
     let (mut has_key, mut has_value) = (false, false);
     while let Some(field) = reader.field().ok()? {
         has_key |= matches!(field, (1, Value::Bytes(..)));
@@ -179,12 +179,12 @@ fn check_pair(mut reader: Reader) -> Option<()> {
 }
 
 /// Reads a big-endian number at this offset; None if the data end before it.
-fn u16_at(data: &[u8], at: usize) -> Option<u16> {
+pub fn u16_at(data: &[u8], at: usize) -> Option<u16> {
     data.get(at..at.checked_add(2)?).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
 }
 
 /// Reads a big-endian number at this offset; None if the data end before it.
-fn u32_at(data: &[u8], at: usize) -> Option<usize> {
+pub fn u32_at(data: &[u8], at: usize) -> Option<usize> {
     data.get(at..at.checked_add(4)?).map(|bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize)
 }
 

@@ -3,9 +3,11 @@
 mod columns;
 mod extract;
 mod from_columns;
+mod log;
 mod messages;
 mod pulsar;
 mod pulsar_entry;
+mod pulsar_sends;
 mod rocketmq;
 mod tubemq;
 mod view;
@@ -72,8 +74,10 @@ fn mqbridge_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<MessageView>()?;
     columns::register(module)?;
     from_columns::register(module)?;
+    log::register(module)?;
     pulsar::register(module)?;
     pulsar_entry::register(module)?;
+    pulsar_sends::register(module)?;
     rocketmq::register(module)?;
     tubemq::register(module)?;
     Ok(())

@@ -9,6 +9,7 @@ use mqbridge_native::message::{Slice, Source, Store};
 use mqbridge_native::pulsar::decode::{Decoder, Entry, Kind};
 use mqbridge_native::pulsar::delivered;
 use mqbridge_native::pulsar::encode::{Limits, encode as encode_entries};
+use mqbridge_native::pulsar::sent::{self, StoredSend};
 
 /// Decodes an entry from an input in the format described above.
 pub fn decode(data: &[u8]) -> Result<Store> {
@@ -43,6 +44,20 @@ pub fn decode_frame(data: &[u8]) -> Result<Store> {
     if let Some(fields) = delivered::parse_frame(data) {
         let source = decoder.store.add_source(Source::Owned(data.to_vec()));
         decoder.add(&fields.entry_to_decode(source, &[]))?;
+    }
+    Ok(decoder.store)
+}
+
+/// Parses a SEND frame. One with an ordinary entry gives a receipt, and a message with the entry as its payload.
+pub fn decode_send(data: &[u8]) -> Result<Store> {
+    let mut decoder = Decoder::default();
+    if let Some(sent) = sent::parse_send(data, 1 << 20) {
+        assert!(sent.entry_at <= data.len() && sent.count > 0);
+        let receipt = StoredSend { sequence: sent.sequence, highest: sent.highest, ledger: 1, entry: u64::from(sent.count) };
+        sent::encode_receipts(sent.producer, [receipt].into_iter(), &mut Vec::new());
+        let kind = Kind::Single(copy_to_store(&mut decoder.store, b""));
+        let payload = copy_to_store(&mut decoder.store, &data[sent.entry_at..]);
+        decoder.add(&Entry { kind, payload, ..Entry::default() })?;
     }
     Ok(decoder.store)
 }

@@ -25,6 +25,7 @@ targets! {
     rocketmq_pulls: rocketmq::decode, rocketmq::repair;
     pulsar_entries: pulsar::decode, |_| ();
     pulsar_frames: pulsar::decode_frame, pulsar::repair_frame;
+    pulsar_sends: pulsar::decode_send, pulsar::repair_frame;
     tubemq_answers: tubemq::decode, |_| ();
 }
 
