@@ -52,7 +52,9 @@ TABLE = (
     SupportRow(
         "Messages above the backing's limit",
         exceptions=_differs(
-            "clients are told the backing's limit, less 10 KiB for metadata, and refuse them; chunks pass", *_ROCKETMQ
+            "clients are told the backing's limit, less 10 KiB for metadata, and refuse them; chunks pass, and count twice in"
+            " `limits.unacknowledged_bytes`",
+            *_ROCKETMQ,
         ),
     ),
     SupportRow("Subscriptions: Exclusive", exceptions=_differs("each gateway admits one consumer", *_BY_GROUP)),
