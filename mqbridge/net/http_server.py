@@ -60,6 +60,10 @@ class _LimitedConnection(H11Protocol):
         self._stop_limit()
         super().connection_lost(exc)
 
+    def _should_upgrade(self) -> bool:
+        """Ignore offers of other protocols, as servers may: Java's HttpClient offers HTTP/2 with each request."""
+        return False
+
     def handle_events(self) -> None:
         """Handle received data; a request that is complete has no time limit while it is served."""
         super().handle_events()

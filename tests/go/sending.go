@@ -167,7 +167,7 @@ func producerNames(r *run) outcome {
 	second := "accepted"
 	once := uint(0)
 	options := pulsar.ProducerOptions{Topic: r.base, Name: name, MaxReconnectToBroker: &once}
-	if _, err := r.client.CreateProducer(options); err != nil && strings.Contains(err.Error(), "is already connected") {
+	if _, err := r.client.CreateProducer(options); err != nil && strings.Contains(err.Error(), "ProducerBusy") {
 		second = "busy"
 	}
 	for number := int64(101); number < 104; number++ {

@@ -7,6 +7,7 @@ import (
 	"sort"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
 )
@@ -15,6 +16,7 @@ import (
 var sharing = map[string]func(*run) outcome{
 	"exclusive": exclusive, "failover": failover, "shared": shared, "shared_zero_queue": sharedZeroQueue,
 	"key_shared": keyShared, "key_shared_sticky": keySharedSticky, "unacknowledged": unacknowledged,
+	"cancelled_receive": cancelledReceive,
 }
 
 const (
@@ -158,4 +160,40 @@ func unacknowledged(r *run) outcome {
 	received := receive(second, 5)
 	sort.Slice(received, func(i, j int) bool { return number(received[i]) < number(received[j]) })
 	return outcome{"received": texts(received), "same_ids": slices.Equal(positionsOf(idsOf(received)), kept)}
+}
+
+const waiting, racing = 5, 300
+
+// cancelledReceive: receives that are cancelled lose nothing: neither those that wait, nor those to which a message comes just then.
+func cancelledReceive(r *run) outcome {
+	consumer, cancelled := r.consumer(pulsar.ConsumerOptions{}), true
+	for range waiting {
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := consumer.Receive(ctx)
+			ended <- err
+		}()
+		cancel()
+		cancelled = cancelled && <-ended != nil
+	}
+	r.sendNumbers(0, waiting)
+	received, seen := texts(receiveAndAcknowledge(consumer, waiting)), map[int]bool{}
+	producer := r.producer(pulsar.ProducerOptions{})
+	for i := range racing {
+		producer.SendAsync(context.Background(), numbered(int64(i)), func(pulsar.MessageID, *pulsar.ProducerMessage, error) {})
+		if message := poll(consumer, time.Duration(i%3)*time.Millisecond); message != nil {
+			seen[number(message)] = true
+			check(consumer.Ack(message))
+		}
+	}
+	check(producer.FlushWithCtx(context.Background()))
+	for _, message := range rest(consumer) {
+		seen[number(message)] = true
+	}
+	consumer.Close()
+	for _, message := range rest(r.consumer(pulsar.ConsumerOptions{})) { // a cancelled receive may have had it
+		seen[number(message)] = true
+	}
+	return outcome{"cancelled": cancelled, "received": received, "racing": len(seen) == racing}
 }

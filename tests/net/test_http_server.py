@@ -42,6 +42,14 @@ async def test_requests_are_served_until_the_server_stops(server: HttpServer) ->
             await client.get(url)
 
 
+async def test_an_offer_of_http_2_is_ignored_without_a_warning(server: HttpServer, caplog: pytest.LogCaptureFixture) -> None:
+    server.start(Starlette(routes=[Route("/", _hello)]))
+    offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAEAAEAA"}
+    async with httpx.AsyncClient() as client:
+        assert (await client.get(f"http://{HOST}:{server.port}/", headers=offer)).text == "hello"
+    assert not caplog.records
+
+
 async def test_a_request_that_does_not_end_is_ended_when_the_server_stops(server: HttpServer) -> None:
     has_begun = asyncio.Event()
 

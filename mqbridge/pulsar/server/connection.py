@@ -638,7 +638,7 @@ class ServedConnection:
             self.fail(codes.NOT_ALLOWED, "FLOW with 0 permits")
         elif (found := self._open_consumer(request.consumer_id)) is not None:
             consumer, subscription = found
-            consumer.grant(request.messagePermits)
+            subscription.grant(consumer, request.messagePermits)
             self._dispatching[subscription] = None
 
     def _on_ack(self, command: BaseCommand) -> None:

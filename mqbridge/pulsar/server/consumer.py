@@ -92,6 +92,10 @@ class ServedConsumer:
         self.chunked: dict[str, tuple[int, list[int]]] = {}
         """The chunked messages of which it has got a part, by uuid: their size, and the numbers of the parts that it has got. It
         cannot acknowledge them before the rest."""
+        self.largest_chunked: tuple[int, list[int]] = 0, []
+        """The same of the largest chunked message that it has got as a whole."""
+        self.is_ready = False
+        """True once its client asks for messages, so that it surely handles what is sent to this consumer."""
         self.opened_at = time.time()
         self.delivered_messages = self.delivered_bytes = self.redelivered_messages = 0
         self._encoder = FrameEncoder(consumer_id, partition, message_ids)
@@ -136,21 +140,29 @@ class ServedConsumer:
         return frames.failed
 
     def _note_chunk(self, number: int, chunk: Chunk) -> None:
-        if chunk.is_last:
-            self.chunked.pop(chunk.uuid, None)
-        elif chunk.uuid in self.chunked:
+        if chunk.uuid in self.chunked:
             self.chunked[chunk.uuid][1].append(number)
-        elif len(self.chunked) < MAX_CHUNKED:
+        elif len(self.chunked) < MAX_CHUNKED and not chunk.is_last:
             self.chunked[chunk.uuid] = chunk.total_bytes, [number]
+        if chunk.is_last:
+            complete = self.chunked.pop(chunk.uuid, (0, []))
+            if complete[0] > self.largest_chunked[0] or not self._has(self.largest_chunked[1]):
+                self.largest_chunked = complete
 
-    def incomplete_bytes(self) -> int:
-        """Return the bytes of the chunked messages of which it has parts; it has dropped those of which it has none any more."""
-        self.chunked = {
-            uuid: (size, numbers)
-            for uuid, (size, numbers) in self.chunked.items()
-            if any(number in self.out for number in numbers)
-        }
-        return sum(size for size, _ in self.chunked.values())
+    def _has(self, numbers: Iterable[int]) -> bool:
+        """Return True if it has one of these units, and has not acknowledged it."""
+        return any(number in self.out and self.out[number].state is not UnitState.DONE for number in numbers)
+
+    def chunked_bytes(self) -> int:
+        """Return the bytes of chunked messages that may be held beyond the limit.
+
+        These are the messages of which it has parts, which it cannot acknowledge yet; and the largest one that it has and has not
+        acknowledged, which would stop everything behind it if it is larger than the limit.
+        """
+        self.chunked = {uuid: (size, numbers) for uuid, (size, numbers) in self.chunked.items() if self._has(numbers)}
+        if not self._has(self.largest_chunked[1]):
+            self.largest_chunked = 0, []
+        return self.largest_chunked[0] + sum(size for size, _ in self.chunked.values())
 
     def forget_done(self) -> None:
         """Forget the units at the beginning that are acknowledged."""
@@ -167,6 +179,7 @@ class ServedConsumer:
         units = [each for each in self.out.values() if each.state is not UnitState.DONE]
         self.out.clear()
         self.chunked.clear()
+        self.largest_chunked = 0, []
         for each in units:
             each.taker = None
         return units

@@ -40,6 +40,8 @@ Types = CommandSubscribe
 CHUNK_ROOM = 2
 """Bytes that a feed may hold for each byte of an incomplete chunked message: each part has metadata, which a backing may store
 with more of its own, and parts may be small."""
+NOTE_S = 1.0
+"""Time after which a consumer of a failover subscription is told whether it is active, if it asks for no messages."""
 MAX_CONSUMERS = 1000
 """Maximum number of consumers of a subscription in one partition."""
 
@@ -150,27 +152,49 @@ class ServedSubscription:
         return ordered[number % len(ordered)]
 
     def announce(self, consumer: ServedConsumer) -> None:
-        """Tell a consumer that was added whether it is active, and deliver to it. Its client knows that it is open."""
-        if self.type == Types.Failover and not self._is_active(consumer):
-            consumer.link.send(server_commands.active_consumer_change(consumer.id, is_active=False))
+        """Deliver to a consumer that was added, and tell it soon whether it is active. Its client was told that it is open.
+
+        The client for Go drops what comes right behind the response to SUBSCRIBE, because it has not noted the consumer yet. A
+        broker says who is active a second later; here, as soon as the client asks for messages.
+        """
+        if self.type == Types.Failover:
+            asyncio.get_running_loop().call_later(NOTE_S, self._on_ready, consumer)
         self.tell_active()
         self.dispatch()
+
+    def grant(self, consumer: ServedConsumer, permits: int) -> None:
+        """Add permits of a consumer; `dispatch` delivers what they allow."""
+        consumer.grant(permits)
+        self._on_ready(consumer)
+
+    def _on_ready(self, consumer: ServedConsumer) -> None:
+        """Tell a consumer whether it is active, if this is the first time."""
+        if consumer.is_ready or consumer.state is not ServedConsumerState.OPEN:
+            return
+        self.tell_active()
+        consumer.is_ready = True
+        if self.type == Types.Failover:
+            is_active = self._is_active(consumer)
+            consumer.link.send(server_commands.active_consumer_change(consumer.id, is_active=is_active))
 
     def _is_active(self, consumer: ServedConsumer) -> bool:
         dispatcher = self._dispatcher
         return isinstance(dispatcher, OneConsumerDispatcher) and dispatcher.active is consumer and self.feed.is_held
 
     def tell_active(self) -> None:
-        """Tell the consumers of a failover subscription which of them is active; none is while the partition is not held."""
+        """Tell the consumers of a failover subscription which of them is active; none is while the partition is not held.
+
+        Those that are not ready are told when they are.
+        """
         if self.type != Types.Failover or not isinstance(self._dispatcher, OneConsumerDispatcher):
             return
         active = self._dispatcher.active if self.feed.is_held else None
         if active is self._told_active:
             return
         before, self._told_active = self._told_active, active
-        if before is not None and before.state is ServedConsumerState.OPEN:
+        if before is not None and before.is_ready and before.state is ServedConsumerState.OPEN:
             before.link.send(server_commands.active_consumer_change(before.id, is_active=False))
-        if active is not None:
+        if active is not None and active.is_ready:
             active.link.send(server_commands.active_consumer_change(active.id, is_active=True))
 
     def send_away(self) -> list[ServedConsumer]:
@@ -205,7 +229,7 @@ class ServedSubscription:
         """Deliver what can be delivered."""
         if self.state is SubscriptionState.OPEN and self._generations == self.feeds.generations:
             self._dispatcher.dispatch()
-            chunked = sum(consumer.incomplete_bytes() for consumer in self.consumers if consumer.chunked)
+            chunked = sum(each.chunked_bytes() for each in self.consumers if each.chunked or each.largest_chunked[0])
             if chunked != self._chunked_bytes:
                 self._chunked_bytes = chunked
                 self.feeds.allow(CHUNK_ROOM * chunked)

@@ -326,7 +326,8 @@ async def delayed_last(opened: Gateways, kind: "CommandSubscribe.SubType.ValueTy
     assert first < second, "it was stored when it was due"
 
 
-@shows("Delayed delivery to Shared and Key_Shared")
+@shows("Delayed delivery to Shared and Key_Shared, within a minute")
+@shows("Delayed delivery to Shared and Key_Shared, later")
 async def delayed_shared(opened: Gateways) -> None:
     await delayed_last(opened, CommandSubscribe.Shared)
 

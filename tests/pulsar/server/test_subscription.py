@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import LaneRevoked, RequestRefused
 from mqbridge.pulsar.server import connection as connections
+from mqbridge.pulsar.server import subscription as subscriptions
 from mqbridge.pulsar.server.consumer import ServedConsumer, ServedConsumerState
 from mqbridge.pulsar.server.subscription import SubscriptionState, Types
 from mqbridge.pulsar.wire import client_commands, codes, ids
@@ -396,6 +397,7 @@ async def test_failover_tells_who_is_active():
     for each in consumers:
         subscription.add(Types.Failover, each)
         subscription.announce(each)
+        subscription.grant(each, 1)
         look()
         assert sum(told.values()) == 1
     active = next(each for each in consumers if told[each.id])
@@ -407,6 +409,33 @@ async def test_failover_tells_who_is_active():
     await settle()
     commands = [command.type for each in consumers for command in each.link.take()]
     assert commands.count(BaseCommand.CLOSE_CONSUMER) == 3
+    await subscription.feed.detach()
+
+
+async def test_failover_tells_a_consumer_once_its_client_asks_for_messages():
+    subscription = make_subscription(EntrySource())
+    first, second = make_consumer(1), make_consumer(2)
+    for each in (first, second):
+        subscription.add(Types.Failover, each)
+        subscription.announce(each)
+        assert each.link.take() == [], "a client that has not handled the response to SUBSCRIBE may drop what follows"
+    told: dict[int, list[bool]] = {1: [], 2: []}
+    for each in (second, first, second, first):
+        subscription.grant(each, 1)
+        told[each.id] += [command.active_consumer_change.is_active for command in each.link.take()]
+    assert sorted(told.values()) == [[False], [True]]
+    await subscription.feed.detach()
+
+
+async def test_failover_tells_a_consumer_that_asks_for_no_messages(monkeypatch):
+    monkeypatch.setattr(subscriptions, "NOTE_S", 0.01)
+    subscription = make_subscription(EntrySource())
+    consumer = make_consumer(1)
+    subscription.add(Types.Failover, consumer)
+    subscription.announce(consumer)
+    while not consumer.link.commands:
+        await asyncio.sleep(0)
+    assert [command.active_consumer_change.is_active for command in consumer.link.take()] == [True]
     await subscription.feed.detach()
 
 

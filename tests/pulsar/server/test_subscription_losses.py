@@ -128,6 +128,24 @@ async def test_allowed_bytes_are_taken_back_when_parts_of_messages_are_given_up(
             await until(lambda: [each.feed._allowed_bytes for each in served.broker.subscriptions.values()] == [0])
 
 
+async def test_a_large_chunked_message_that_waits_for_its_acknowledgement_does_not_stop_the_next_one() -> None:
+    async with serving(unacknowledged_bytes=40_000, owns_groups=False) as served:
+        producer, consumer = await served.connect(), await served.connect()
+        await producer.produce()
+        await consumer.subscribe(permits=1000)
+        for number in range(3):
+            chunk = bytes(10_000)
+            await producer.store(chunk, uuid="large", num_chunks_from_msg=3, chunk_id=number, total_chunk_msg_size=30_000)
+        entries = [(await consumer.message())[0] for _ in range(3)]
+        for text in (b"a", b"b"):  # one would be read in any case, as all groups may read a batch
+            await producer.store(text)
+            assert (await consumer.message())[1] == text
+        feeds = [each.feed for each in served.broker.subscriptions.values()]
+        assert [each._allowed_bytes for each in feeds] == [60_000]
+        consumer.ack(*entries)
+        await until(lambda: [each._allowed_bytes for each in feeds] == [0])
+
+
 async def test_a_subscription_exists_only_once_it_is_in_the_state_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "WRITE_TIMEOUT_S", 0.5)
     monkeypatch.setattr(store_module, "BUSY_TIMEOUT_S", 0.05)

@@ -6,6 +6,8 @@ import static mqbridge.tests.PulsarFeatures.ids;
 import static mqbridge.tests.PulsarFeatures.number;
 import static mqbridge.tests.PulsarFeatures.numbers;
 import static mqbridge.tests.PulsarFeatures.receive;
+import static mqbridge.tests.PulsarFeatures.receiveAndAcknowledge;
+import static mqbridge.tests.PulsarFeatures.rest;
 import static mqbridge.tests.PulsarFeatures.texts;
 
 import java.util.ArrayList;
@@ -13,6 +15,7 @@ import java.util.Collections;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeSet;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Collectors;
@@ -36,12 +39,16 @@ final class FeaturesOfSharing {
             "shared_zero_queue", FeaturesOfSharing::zeroQueue,
             "key_shared", FeaturesOfSharing::keyShared,
             "key_shared_sticky", FeaturesOfSharing::keySharedSticky,
-            "unacknowledged", FeaturesOfSharing::unacknowledged);
+            "unacknowledged", FeaturesOfSharing::unacknowledged,
+            "cancelled_receive", FeaturesOfSharing::cancelledReceive);
 
     private static final int MESSAGES = 20;
     private static final int KEYS = 20;
     private static final int ROUNDS = 5;
     private static final int POLL_MS = 200;
+    private static final int MAX_POLLS = 100;
+    private static final int WAITING = 5;
+    private static final int RACING = 300;
 
     private FeaturesOfSharing() {}
 
@@ -99,8 +106,14 @@ final class FeaturesOfSharing {
         members.get(active).close();
         run.send(numbers(5, 8));
         List<String> takenOver = texts(receive(members.get(1 - active), 5));
-        return Program.object("active", texts(received.get(active)), "standby", texts(received.get(1 - active)), "taken_over", takenOver,
-                "noted", notes.get(active).active.get() > 0 && notes.get(1 - active).active.get() > noted);
+        boolean isNoted = false;
+        for (int poll = 0; poll < MAX_POLLS && !isNoted; poll++) { // another thread takes the notes, maybe after the messages
+            Thread.sleep(POLL_MS);
+            isNoted = notes.get(active).active.get() > 0 && notes.get(1 - active).active.get() > noted;
+        }
+        return Program.object(
+                "active", texts(received.get(active)), "standby", texts(received.get(1 - active)), "taken_over", takenOver,
+                "noted", isNoted);
     }
 
     private static List<Consumer<byte[]>> sharedMembers(PulsarFeatures run, int queue) throws Exception {
@@ -186,5 +199,31 @@ final class FeaturesOfSharing {
         List<Message<byte[]>> messages = receive(second, 5);
         Stream<MessageId> received = ids(messages).stream().sorted();
         return Program.object("received", texts(messages).stream().sorted().toList(), "same_ids", received.toList().equals(kept));
+    }
+
+    /** Receives that are cancelled lose nothing: neither those that wait, nor those to which a message comes just then. */
+    private static Map<String, Object> cancelledReceive(PulsarFeatures run) throws Exception {
+        Consumer<byte[]> consumer = run.consumer();
+        List<CompletableFuture<Message<byte[]>>> waiting = Stream.generate(consumer::receiveAsync).limit(WAITING).toList();
+        boolean cancelled = waiting.stream().allMatch(receive -> receive.cancel(true));
+        run.send(numbers(0, WAITING));
+        List<String> received = texts(receiveAndAcknowledge(consumer, WAITING));
+        TreeSet<Integer> seen = new TreeSet<>();
+        try (Producer<byte[]> producer = run.producer()) {
+            for (int i = 0; i < RACING; i++) {
+                CompletableFuture<Message<byte[]>> receive = consumer.receiveAsync();
+                producer.sendAsync(bytes(i));
+                Thread.sleep(i % 3);
+                if (!receive.cancel(true)) {
+                    seen.add(number(receive.join()));
+                    consumer.acknowledge(receive.join());
+                }
+            }
+            producer.flush();
+        }
+        rest(consumer).forEach(message -> seen.add(number(message)));
+        consumer.close();
+        rest(run.consumer()).forEach(message -> seen.add(number(message))); // a cancelled receive may have had it
+        return Program.object("cancelled", cancelled, "received", received, "racing", List.copyOf(seen).equals(numbers(0, RACING)));
     }
 }
