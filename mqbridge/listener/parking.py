@@ -99,7 +99,7 @@ def parking_name(rule: NameRule, name: str) -> str:
 
 
 class Parking:
-    """See the module. Call `start` once the definitions are read, and `close`."""
+    """See the module. Call `start`, and `close`."""
 
     def __init__(
         self,
