@@ -11,6 +11,7 @@ import pytest_asyncio
 from mqbridge.adapter.numbering import OffsetNumbering
 from mqbridge.adapter.topics import Bounds
 from mqbridge.message import Message, Position, Unit
+from mqbridge.pulsar.server.message_ids import DUE_LEDGER
 from mqbridge.pulsar.server.web.positions import position_after
 from mqbridge.pulsar.server.web.served import ConsumerView, ProducerView, SubscriptionView
 from mqbridge.pulsar.wire.entry import stored_entry
@@ -105,6 +106,10 @@ async def test_moving_a_subscription_closes_its_consumers(web: WebBench) -> None
     ]:
         await web.call("POST", "t/subscription/s/resetcursor", body, status=204)
         assert await web.committed("t", "s") == {0: expected}, body
+    parked = {"ledgerId": DUE_LEDGER, "entryId": 3}  # the end would skip what is not delivered
+    await web.call("POST", "t/subscription/s/resetcursor", {"ledgerId": 1, "entryId": 6}, status=204)
+    await web.reason("POST", "t/subscription/s/resetcursor", parked, status=412)
+    assert await web.committed("t", "s") == {0: 6}
     for path in ("skip/1", "skip_all", "resetcursor/0", "expireMessages/1"):
         await web.reason("POST", f"t/subscription/missing/{path}", status=404)
     await web.reason("POST", "t/subscription/s/skip/-1", status=400)

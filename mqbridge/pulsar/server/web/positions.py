@@ -54,6 +54,9 @@ async def position_of_id(context: WebContext, topic: ListenedTopic, partition: i
     bounds = await context.services.partitions.bounds(topic, partition)
     if wanted.is_earliest or wanted.is_latest:
         return bounds.first if wanted.is_earliest else bounds.next
+    if context.ids.is_parked((wanted.ledger, wanted.entry)):  # the end would skip what is not delivered
+        reason = "the message was delivered late, and has no place among the others"
+        raise HTTPException(HTTPStatus.PRECONDITION_FAILED, reason)
     numbering = context.services.numbering
     try:
         position = numbering.position(context.ids.number_of((wanted.ledger, wanted.entry)))
