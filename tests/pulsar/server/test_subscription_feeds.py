@@ -510,9 +510,12 @@ async def test_a_group_whose_messages_cannot_be_brought_back_holds_no_other(monk
             return await open_outbound(topic, partitions)
 
         monkeypatch.setattr(service, "_outbound", outbound)
-        producer, one, two = await served.connect(), *[await subscribed(served, subscription=name) for name in ("one", "two")]
+        producer, one = await served.connect(), await subscribed(served, subscription="one")
         await producer.produce()
-        await producer.store(b"later", deliver_at_time=in_ms(0.8))
+        await producer.store(b"later", deliver_at_time=in_ms(2))
+        await until(lambda: service.parked == 1)  # so it comes before that of the other group
+        two = await subscribed(served, subscription="two")
+        await until(lambda: service.parked == 2)
         assert await two.messages(1) == [b"later"]
         assert not one.frames
         monkeypatch.setattr(service, "_outbound", open_outbound)
