@@ -227,7 +227,6 @@ class Broker:
         producer.access_mode = request.producer_access_mode
         if request.HasField("topic_epoch"):
             producer.topic_epoch = request.topic_epoch
-        producer.on_failed = lambda: connection.drop_producer(producer)
         return producer
 
     async def open_producer(self, producer: ServedProducer, request: pb.CommandProducer, on_waiting: Callable[[], None]) -> bytes:
@@ -284,7 +283,7 @@ class Broker:
         return await producer.link.is_alive()
 
     def _send_away_producer(self, producer: ServedProducer) -> None:
-        producer.link.drop_producer(producer)
+        producer.drop()
 
     def _disown(self, producer: ServedProducer) -> None:
         """Forget a producer."""
@@ -590,7 +589,7 @@ class Broker:
         self._closed_until[backing] = now + CLOSED_TOPIC_S
         for producer, ((topic, _), _) in list(self._owned.items()):
             if topic == backing:
-                producer.link.drop_producer(producer)
+                producer.drop()
         for subscription in list(self.all_subscriptions()):
             if subscription.feed.key.topic == backing:
                 subscription.send_away()

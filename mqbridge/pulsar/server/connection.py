@@ -501,6 +501,7 @@ class ServedConnection:
             self.reply(server_commands.error(request.request_id, codes.NOT_ALLOWED, "the connection has too many producers"))
             return
         producer = self._broker.make_producer(self, request)
+        producer.drop = partial(self.drop_producer, producer)
         self.producers[request.producer_id] = producer
         self._closed_producers.pop(request.producer_id, None)
 

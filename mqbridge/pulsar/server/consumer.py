@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from mqbridge.listener.delivered import Delivered
 from mqbridge.listener.delivered import State as UnitState
@@ -22,9 +22,6 @@ from mqbridge.pulsar.server.message_frames import FrameEncoder
 from mqbridge.pulsar.server.message_ids import MessageIds
 
 log = logging.getLogger(__name__)
-
-if TYPE_CHECKING:
-    from mqbridge.pulsar.server.producer import ServedProducer
 
 MAX_CHUNKED = 100
 """Maximum number of incomplete chunked messages that are remembered; by default, clients keep 10."""
@@ -59,9 +56,6 @@ class ClientLink(Protocol):
 
     def on_answered(self) -> None:
         """Take note that fewer sends are waiting for their answers."""
-
-    def drop_producer(self, producer: "ServedProducer") -> None:
-        """Close a producer, whose client opens it again."""
 
     async def is_alive(self) -> bool:
         """Find out if the client still answers; if it does not, the connection is closed."""

@@ -61,8 +61,8 @@ class ServedProducer:
         self.opened_at = time.time()
         self.received_messages = self.received_bytes = 0
         self.publisher: Publisher | None = None
-        self.on_failed: Callable[[], None] = lambda: None
-        """Called when a send has failed: the producer is closed, and its client opens it again."""
+        self.drop: Callable[[], None] = lambda: None
+        """Closes the producer, whose client opens it again; its connection sets this."""
         self._index = 0
         self._units: list[Unit] = []
         self._sequences: list[tuple[int, int]] = []
@@ -187,7 +187,7 @@ class ServedProducer:
         # Most clients close their whole connection when they get SEND_ERROR. With CLOSE_PRODUCER they open the producer again and
         # send again everything that has no receipt, in order.
         log.warning("producer %s of %s: a batch was not stored: %s", self.name, self.link.peer, stored.problem)
-        self.on_failed()
+        self.drop()
 
     def send_away(self) -> None:
         """Close: the client opens the producer again, and sends again what has no receipt."""

@@ -85,8 +85,6 @@ class RecordingLink:
 
     def on_answered(self) -> None: ...
 
-    def drop_producer(self, producer: Any) -> None: ...
-
     async def is_alive(self) -> bool:
         return True
 

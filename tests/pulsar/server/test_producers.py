@@ -277,7 +277,7 @@ async def test_what_comes_for_a_producer_that_was_closed_by_us_is_ignored():
         client = await served.connect()
         await client.produce()
         (producer,) = served.broker._owned
-        producer.on_failed()
+        producer.drop()
         assert (await client.of(BaseCommand.CLOSE_PRODUCER)).producer_id == 1
         assert producer.state is ServedProducerState.CLOSED
         client.send_entry(b"x")
@@ -294,7 +294,7 @@ async def closed_by(served: Serving, client: RawClient, how: str) -> None:
         await client.close()
     else:
         for producer in list(served.broker._owned):
-            producer.on_failed()
+            producer.drop()
 
 
 @pytest.mark.parametrize("how", ["client", "connection", "us"])
