@@ -583,11 +583,14 @@ class Parking:
         """Return the open outbound of a parking topic, which is created with this number of partitions. Raises ClusterError."""
         async with self._outbound_lock:
             await self._ensure(topic, partitions)
-            outbound = self._outbounds.pop(topic, None)
-            if outbound is None:
+            outbound = outdated = self._outbounds.get(topic)
+            if outbound is None or outbound.partitions < partitions:  # the topic may have grown since it was opened
                 outbound = await self._open_outbound(topic)
+            self._outbounds.pop(topic, None)  # it becomes the last one
             self._outbounds[topic] = outbound
             oldest = next(iter(self._outbounds.items())) if len(self._outbounds) > MAX_OUTBOUNDS else None
+        if outdated is not None and outdated is not outbound:
+            await self._close_outbound(topic, outdated)
         if oldest is not None:
             await self._close_outbound(*oldest)
         return outbound

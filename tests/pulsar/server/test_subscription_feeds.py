@@ -520,3 +520,19 @@ async def test_a_group_whose_messages_cannot_be_brought_back_holds_no_other(monk
         assert not one.frames
         monkeypatch.setattr(service, "_outbound", open_outbound)
         assert await one.messages(1) == [b"later"]
+
+
+async def test_what_is_parked_in_a_partition_that_was_added_comes_there() -> None:
+    async with serving() as served:
+        await served.cluster.create("wide", 2)
+        producer, consumer = await served.connect(), await served.connect()
+        wide = "persistent://public/default/wide-partition-"
+        for index in (0, 2):
+            if index == 2:
+                await served.cluster.create("wide", 3)
+                assert await served.listener.topics.find("persistent://public/default/wide", fresh=True)
+            await producer.produce(index, f"{wide}{index}")
+            await consumer.subscribe(index, f"{wide}{index}", permits=10, subType=SHARED)
+            await producer.store(b"%d" % index, producer=index, deliver_at_time=in_ms(0.8))
+            frame = await consumer.next(lambda frame: frame.type == pb.BaseCommand.MESSAGE)
+            assert (frame.command.message.consumer_id, payload_of(frame)) == (index, b"%d" % index)
