@@ -1,6 +1,6 @@
 """Reading one partition by position, as no group's member."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mqbridge.adapter.inbound import BatchSource
 from mqbridge.message import Batch, Position
@@ -28,3 +28,11 @@ class PartitionReader(BatchSource, Protocol):
 
     async def close(self, deadline: float | None = None) -> None:
         """End the reader; a second call does nothing. `deadline` is an event loop time; None: CLOSE_S from now."""
+
+
+@runtime_checkable
+class LimitsBatches(Protocol):
+    """A reader that reads nothing ahead: what its batches may have at most may change from one to the next."""
+
+    max_bytes: int
+    """Maximum bytes of the next batch; a single larger message, or unit, is read alone."""

@@ -23,7 +23,7 @@ from mqbridge.groups.membership import SharedMembership
 from mqbridge.groups.store import GroupStore
 from mqbridge.listener.feed import Feed
 from mqbridge.listener.groups import GroupNames, GroupStart, Partitions
-from mqbridge.listener.limits import READ_BYTES, limited
+from mqbridge.listener.limits import LANE_BYTES, limited
 from mqbridge.listener.sources import LaneSource
 from mqbridge.listener.topics import ListenedTopic
 from mqbridge.message import Position
@@ -162,7 +162,7 @@ class BackingGroups:
                 (member.topic.backing,),
                 key[1],
                 first,
-                max_bytes=READ_BYTES,
+                max_bytes=LANE_BYTES,
                 sharing=sharing if sharing in supported else None,
                 member=self._member_name,
                 lock_owners=None if self._store is None else self._partitions.lock_owners(*key, self._store),

@@ -220,7 +220,8 @@ class Feed:
             while True:
                 await self._wait_for_room()
                 try:
-                    batch = await source.receive()
+                    with self._limits.unacknowledged.reading() as max_bytes:
+                        batch = await source.receive(max_bytes)
                 except GapError as gap:
                     await self._skip(source, gap)
                 else:

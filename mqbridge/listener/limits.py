@@ -1,17 +1,20 @@
 """Limits of a listener that its feeds and connections share."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from mqbridge.errors import ClusterError
 
 GROUP_SHARE, ALONE_SHARE = 4, 2
 """A feed holds at most this fraction (1/GROUP_SHARE) of the unacknowledged bytes of its listener, and more only as long as all
 feeds together hold less than 1/ALONE_SHARE: a group that is alone may have large messages that it acknowledges together."""
-READ_BYTES = 128 << 10
-"""Maximum bytes of the batch that a feed reads at once. A feed that holds nothing may read a batch even if the limit of the
-listener is reached: so stuck consumers of some groups do not stop the others, and each feed holds at most one batch beyond it."""
+READ_BYTES, LARGE_READ_BYTES = 128 << 10, 512 << 10
+"""Maximum bytes of the batch that a feed reads at once, and of one while there is room: then a read, and what comes of it, costs
+less per byte. A feed that holds nothing may read a batch even if the limit of the listener is reached: so stuck consumers of some
+groups do not stop the others, and each feed holds at most one batch of READ_BYTES beyond it."""
+LANE_BYTES = 1 << 20
+"""Bytes that a membership in a group of the cluster reads ahead. A log reads a quarter at once, and what is larger twice."""
 
 REQUEST_TIMEOUT_S = 60.0
 """Timeout of what a client asks of the cluster. Each request has a much shorter one, but there may be several in sequence."""
@@ -64,6 +67,22 @@ class InFlightBytes:
 
 class UnacknowledgedBytes(InFlightBytes):
     """Counts the bytes that all feeds of a listener hold because they are not acknowledged."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit` is in bytes."""
+        super().__init__(limit)
+        self._large_reads = 0
+        """Number of feeds that read, or wait for, a batch of LARGE_READ_BYTES."""
+
+    @contextmanager
+    def reading(self) -> Iterator[int]:
+        """Yield the maximum bytes of the batch that a feed reads in this block: many while there is room for all that read so."""
+        is_large = self.used + (self._large_reads + 1) * LARGE_READ_BYTES <= self.limit // ALONE_SHARE
+        self._large_reads += is_large
+        try:
+            yield LARGE_READ_BYTES if is_large else READ_BYTES
+        finally:
+            self._large_reads -= is_large
 
     def may_read(self, own: int) -> bool:
         """Return True if a feed that holds `own` bytes may read another batch now."""

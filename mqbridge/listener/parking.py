@@ -51,7 +51,7 @@ from mqbridge.listener.definitions import Definitions
 from mqbridge.listener.delivered import Delivered
 from mqbridge.listener.feed import Feed
 from mqbridge.listener.groups import Groups, Partitions
-from mqbridge.listener.limits import READ_BYTES, limited
+from mqbridge.listener.limits import LANE_BYTES, limited
 from mqbridge.listener.parked import LEVELS_S, InvalidParked, Parked, level_for, unwrap, wrap
 from mqbridge.listener.topics import ListenedTopic
 from mqbridge.message import NO_SOURCE, Batch, Message, Share, Unit
@@ -395,7 +395,7 @@ class Parking:
             (self._levels[level],),
             self._group,
             Start.EARLIEST,
-            max_bytes=READ_BYTES,
+            max_bytes=LANE_BYTES,
             sharing=Sharing.FAILOVER if Sharing.FAILOVER in supported else None,
             member=self._member,
             sent_back=False,

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mqbridge.adapter.cluster import Cluster
-from mqbridge.adapter.reader import PartitionReader
+from mqbridge.adapter.reader import LimitsBatches, PartitionReader
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Batch, Position
 from mqbridge.net.tasks import cancel, spawn
@@ -127,3 +127,15 @@ async def test_a_reader_of_an_unknown_partition_is_refused(arena: Arena, cluster
     with pytest.raises(ClusterError) as raised:
         await arena.within(cluster.reader(topic, name + "7", begin))
     assert raised.value.failure is Failure.FATAL
+
+
+async def test_a_reader_that_reads_nothing_ahead_obeys_each_new_limit_of_its_batches(arena: Arena, cluster: Cluster) -> None:
+    topic, name = await topic_of(arena, cluster, 40)
+    reader = await arena.reader(cluster, topic, name, await first_position(arena, cluster, topic, name))
+    if not isinstance(reader, LimitsBatches):
+        return
+    reader.max_bytes = 1
+    small = (await receive(arena, reader)).count
+    assert small <= 10  # one unit, or what was sent together, however large it is
+    reader.max_bytes = 1 << 20
+    assert (await receive(arena, reader)).count == 40 - small

@@ -472,10 +472,10 @@ async def test_a_source_may_be_attached_while_the_one_before_is_released() -> No
 class BrokenSource(ScriptedSource):
     """A source with a bug."""
 
-    async def receive(self) -> Batch:
+    async def receive(self, max_bytes: int) -> Batch:
         if self.next:
             raise ZeroDivisionError("a bug")
-        return await super().receive()
+        return await super().receive(max_bytes)
 
 
 async def test_a_bug_of_a_source_ends_it_with_a_reason(caplog: pytest.LogCaptureFixture) -> None:

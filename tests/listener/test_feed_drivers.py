@@ -20,7 +20,7 @@ from mqbridge.adapter.registry import find_format
 from mqbridge.groups.store import GroupKey, GroupStore
 from mqbridge.listener.delivered import Delivered
 from mqbridge.listener.feed import Feed, FeedLimits
-from mqbridge.listener.limits import READ_BYTES, UnacknowledgedBytes
+from mqbridge.listener.limits import LARGE_READ_BYTES, READ_BYTES, UnacknowledgedBytes
 from mqbridge.listener.sources import LaneSource, ReaderSource
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store.settings import LogSettings
@@ -221,3 +221,29 @@ async def test_a_held_pull_is_woken_by_the_next_message(backing: Backing) -> Non
             assert not waiting.done()
         await backing.send(1)
         assert (await waiting)[0] == 0
+
+
+@pytest.mark.parametrize("backing", ["own"], indirect=True)
+async def test_a_feed_reads_much_at_once_only_while_there_is_room(backing: Backing) -> None:
+    for _ in range(8):
+        assert not (await backing.outbound.send(0, Share(Batch.of([Message(bytes(100_000))])))).failures
+    backing.unacknowledged.add(1)  # what another feed holds: too much for a large batch
+    counts = [len(await take_all(backing.feed))]
+    backing.unacknowledged.release(1)
+    backing.feed.acknowledge_to(1)
+    counts.append(len(await take_all(backing.feed)))
+    assert counts == [1, LARGE_READ_BYTES // 100_000]
+    backing.feed.acknowledge_to(8)
+
+
+async def take_all(feed: Feed) -> list[Delivered]:
+    """Take what the feed reads next."""
+    found: list[Delivered] = []
+    ready = asyncio.Event()
+    stop = feed.watch(ready.set)
+    async with asyncio.timeout(PATIENCE_S):
+        while not (found := feed.take(1000, 1 << 30)):
+            await ready.wait()
+            ready.clear()
+    stop()
+    return found

@@ -27,7 +27,7 @@ class LogReader:
         (self._offset,) = begin
         read.check_offset(self._offset)
         self._end = None if end is None else end[0]
-        self._max_bytes = min(RECEIVE_BYTES, max_bytes)
+        self.max_bytes = max_bytes
         self._seeks = 0
         """Number of seeks: rows that were read for an earlier position are discarded."""
         self._caught_up = False
@@ -65,7 +65,7 @@ class LogReader:
             self._wake.clear()
             seeks = self._seeks
             self._caught_up = False
-            found = await self._store.rows(self._id, self._offset, self._max_bytes, RECEIVE_MESSAGES)
+            found = await self._store.rows(self._id, self._offset, min(RECEIVE_BYTES, self.max_bytes), RECEIVE_MESSAGES)
             if found.format is not None:
                 await prepare_formats()
             if seeks != self._seeks or self._closed:
