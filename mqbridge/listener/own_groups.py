@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 
 GRACE_S = 0.5
 """Time after the deadline that feeds get that obey it."""
+SETTLE_S = 5.0
+"""Time that a feed has, when its last user is gone, until what is being stored of it elsewhere is acknowledged: a message that is
+being parked would otherwise come twice."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
 """Shortest and longest pause before a partition that could not be read is read again."""
 
@@ -160,7 +163,8 @@ class OwnGroups:
 
     async def _close_unused(self, key: GroupKey) -> None:
         async with self._locks.hold(key):
-            if not self._users[key]:
+            if not self._users[key] and (opened := self._feeds.get(key)) is not None:
+                await opened.feed.finish(asyncio.get_running_loop().time() + SETTLE_S)
                 await self._close_feed(key)
 
     async def _close_feed(self, key: GroupKey, deadline: float | None = None) -> None:

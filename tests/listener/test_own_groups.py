@@ -47,6 +47,12 @@ class OwnBench(Listened):
         self.check_nothing_is_left()
 
 
+@pytest.fixture(autouse=True)
+def nothing_settles_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most tests take messages and do nothing with them."""
+    monkeypatch.setattr(own_groups_module, "SETTLE_S", 0.05)
+
+
 @pytest_asyncio.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[OwnBench]:
     made = OwnBench(tmp_path / "state.db")
@@ -74,6 +80,24 @@ async def test_a_group_resumes_where_it_was(bench: OwnBench) -> None:
     assert await bench.groups.names(topic) == ["g"]
     assert await bench.groups.exists(topic, "g")
     assert not await bench.groups.exists(topic, "other")
+
+
+async def test_what_is_being_stored_elsewhere_when_the_last_user_goes_is_acknowledged(
+    bench: OwnBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_groups_module, "SETTLE_S", PATIENCE_S)
+    topic = await bench.topic()
+    bench.send(*range(3))
+    feed = await bench.open(topic)
+    parked, *others = await take_some(feed, 3)
+    for each in others:
+        feed.give_back(each, counted=False)
+    bench.groups.release(feed)
+    opening = spawn(bench.open(topic), "opening")  # the client comes back before its message is stored
+    await settle()
+    assert not opening.done()
+    feed.acknowledge(parked)
+    assert await taken_numbers(await opening, 2) == [1, 2]
 
 
 async def test_every_partition_of_a_new_group_begins_at_the_end(bench: OwnBench) -> None:
