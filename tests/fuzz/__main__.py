@@ -23,7 +23,7 @@ MAX_GROWTH_MB = 24
 """Allowed growth while the same inputs are decoded repeatedly. A leak of 100 bytes per input grows by hundreds of MiB."""
 NOT_INSTALLED = """\
 Nothing was fuzzed: atheris is not installed in this environment ({python}).
-It has wheels for CPython 3.11 to 3.14 on x86-64 Linux; `pip install 'mqbridge[fuzz]'` gets one where there is outcome. Elsewhere
+It has wheels for CPython 3.11 to 3.14 on x86-64 Linux; `pip install 'mqbridge[fuzz]'` gets it there. Elsewhere
 `pytest tests/fuzz` replays the seeds and what was found before, and the hypothesis tests damage bytes at random."""
 
 

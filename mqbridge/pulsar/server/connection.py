@@ -347,7 +347,7 @@ class ServedConnection:
             BaseCommand.CONSUMER_STATS: self._on_consumer_stats,
             BaseCommand.WATCH_TOPIC_LIST: self._on_topic_watcher,
             BaseCommand.WATCH_TOPIC_LIST_CLOSE: self._on_topic_watcher,
-            **dict.fromkeys(TRANSACTION_COMMANDS, self._on_transaction),
+            **{number: partial(self._on_transaction, name) for number, name in TRANSACTION_COMMANDS.items()},
         }
 
     def _on_command(self, frame: Frame) -> None:
@@ -379,8 +379,8 @@ class ServedConnection:
         request = command.watchTopicList if command.HasField("watchTopicList") else command.watchTopicListClose
         self.reply(server_commands.error(request.request_id, codes.NOT_ALLOWED, TOPIC_WATCHERS))
 
-    def _on_transaction(self, command: BaseCommand) -> None:
-        request = getattr(command, TRANSACTION_COMMANDS[command.type])
+    def _on_transaction(self, field: str, command: BaseCommand) -> None:
+        request = getattr(command, field)  # not by the type of the command: one that has two of them counts by its first
         self.reply(server_commands.error(request.request_id, codes.NOT_ALLOWED, TRANSACTIONS))
 
     def _serve(
