@@ -10,7 +10,7 @@ from mqbridge.pulsar.adapter.registration import ADAPTER
 from tests.conformance import network_faults
 from tests.conformance.harness import Room
 from tests.kit.pulsar import Pulsar
-from tests.kit.pulsar_locked import GATEWAY, LockedPulsar
+from tests.kit.pulsar_locked import GATEWAY, TENANT, LockedPulsar
 from tests.strategies import COMPARED_FIELDS
 
 
@@ -27,6 +27,8 @@ class PulsarHarness:
     keeps_foreign_units = False
     """Units of a sender are stored as they are only if their metadata have its name and its sequence ids."""
     patience_s = 30.0
+    tenant = "conformance"
+    """Tenant in which the client may use every namespace."""
 
     def __init__(self, server: Pulsar, subscription_type: str = "failover") -> None:
         self.one_reader = subscription_type != "shared"
@@ -47,7 +49,7 @@ class PulsarHarness:
 
     async def deduplicated_topic(self, cluster: Cluster, partitions: int) -> str:
         """Make a topic whose brokers record the sequence ids of senders, which units have only beside them."""
-        namespace = await asyncio.to_thread(self._server.create_namespace, "conformance", f"senders-{uuid4().hex[:8]}")
+        namespace = await asyncio.to_thread(self._server.create_namespace, self.tenant, f"senders-{uuid4().hex[:8]}")
         await asyncio.to_thread(self._server.admin, "POST", f"namespaces/{namespace}/deduplication", True)
         return await self.topic(cluster, partitions, f"{namespace}/")
 
@@ -66,6 +68,8 @@ class PulsarHarness:
 
 class LockedPulsarHarness(PulsarHarness):
     """A server that requires TLS and credentials; the client is an administrator of one tenant only."""
+
+    tenant = TENANT
 
     def __init__(self, server: LockedPulsar, name: str) -> None:
         self.name = name

@@ -53,8 +53,10 @@ CONSUMES = Rights({"*": ["Sub", "Get"]}, {"*": ["Sub", "Get"]})
 """Rights needed to read topics as a member of a group."""
 APPLICATION = Rights({"*": ["Pub", "Sub", "Get"]}, {"*": ["Sub", "Get"]})
 """Rights needed by a gateway that reads and writes."""
-OPERATOR = Rights({"*": ["Pub", "Sub", "Get", "Create", "Update"]}, {"*": ["Sub", "Get", "Update"]}, administers=True)
-"""Rights needed by all commands, including those that create topics and move groups."""
+OPERATOR = Rights(
+    {"*": ["Pub", "Sub", "Get", "Create", "Update", "Delete"]}, {"*": ["Sub", "Get", "Update", "Delete"]}, administers=True
+)
+"""Rights needed by all commands and listeners, including those that create and delete topics, and move and delete groups."""
 
 ADMIN = User("administrator", "secret-of-administrator")
 APP = User("application", "secret-of-application", APPLICATION)
