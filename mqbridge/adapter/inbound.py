@@ -234,6 +234,14 @@ class AnnouncesRelease(Protocol):
 
 
 @runtime_checkable
+class CountsReadAhead(Protocol):
+    """Optional extension of a lane, for callers that may not call its `receive` again for long, while others have to be read."""
+
+    def counted(self, batch: Batch) -> None:
+        """Count the last batch against `InboundSpec.max_bytes` no longer: the caller counts it from now on."""
+
+
+@runtime_checkable
 class CountsPossibleGaps(Protocol):
     """Optional extension of a lane whose source may have deleted unread data of which nobody knows whose messages it had."""
 

@@ -1,5 +1,7 @@
 """Reading one partition by position, as no group's member."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
 from mqbridge.adapter.inbound import BatchSource
@@ -32,7 +34,7 @@ class PartitionReader(BatchSource, Protocol):
 
 @runtime_checkable
 class LimitsBatches(Protocol):
-    """A reader that reads nothing ahead: what its batches may have at most may change from one to the next."""
+    """A reader that reads nothing ahead, and asks at each read how many bytes there is room for."""
 
-    max_bytes: int
-    """Maximum bytes of the next batch; a single larger message, or unit, is read alone."""
+    batch_limit: Callable[[], AbstractContextManager[int]]
+    """Gives the maximum bytes of a batch, and is left when the batch is in memory. What was stored as one is read whole."""

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 from mqbridge.adapter.known_brokers import stable_number
 from mqbridge.adapter.outbound import Outbound
-from mqbridge.adapter.receipt import MessageFailure
+from mqbridge.adapter.receipt import MessageFailure, Receipt
+from mqbridge.errors import ClusterError, Failure
 from mqbridge.message import Batch, Message, Partition, Share, format_position
 
 MAX_REASON_CHARS = 1000
@@ -40,6 +41,17 @@ class DeadLetters:
         """
         return stable_number(source) % self.outbound.partitions
 
+    async def send(self, partition: int, share: Share) -> Receipt:
+        """Store dead letters. An outbound that fails, or is given up, is marked as broken. Raises ClusterError."""
+        try:
+            return await self.outbound.send(partition, share)
+        except Exception as error:
+            self.is_broken = True
+            raise as_cluster_error(error) from error
+        except BaseException:
+            self.is_broken = True
+            raise
+
     def make(self, target: str, messages: Sequence[Message], failures: Sequence[MessageFailure], source: Partition) -> Share:
         """Make dead letters of the messages that `target` refused: those at the indexes of `failures` in `messages`.
 
@@ -55,6 +67,11 @@ class DeadLetters:
             message = messages[failure.index]
             letters.append(message.replace(properties=(message.properties + added) if message.properties else added, defect=None))
         return Share(Batch.of(letters, source))
+
+
+def as_cluster_error(error: BaseException) -> ClusterError:
+    """Return the error, or a FATAL ClusterError in place of one that no outbound may raise."""
+    return error if isinstance(error, ClusterError) else ClusterError(str(error) or repr(error), Failure.FATAL)
 
 
 def describe(message: Message, source: Partition) -> str:

@@ -13,7 +13,7 @@ from mqbridge.groups.store import GroupStore, NoteKey
 log = logging.getLogger(__name__)
 
 MAX_OWNERS = 16
-"""Maximum number of recorded memberships of a group; the locks of earlier ones have expired by then."""
+"""Maximum number of recorded memberships of a group, of each process; the locks of earlier ones have expired by then."""
 KIND = "lock owners"
 """The kind of the notes."""
 
@@ -35,8 +35,10 @@ class RecordedLockOwners:
         return [owner for owner in _lines(self._store.earlier_note(self._key)) if owner in owners]
 
     async def record(self, owner: str) -> None:
-        """Add a name."""
-        await self._write([*self._owners, owner][-MAX_OWNERS:])
+        """Add a name. Those of an earlier process stay, however often this one has failed to lock anything."""
+        abandoned = self.abandoned
+        own = [each for each in self._owners if each not in abandoned]
+        await self._write([*abandoned[-MAX_OWNERS:], *[*own, owner][-MAX_OWNERS:]])
 
     async def forget(self, owners: Sequence[str]) -> None:
         """Remove names."""

@@ -271,7 +271,8 @@ class GroupStore:
             raise
         finally:
             self._flushing, self._flush_waiters = {}, []
-        self._unwritten.difference_update(changed)
+        # A state that was deleted here may have been recorded anew meanwhile, and that one is not written yet.
+        self._unwritten.difference_update(key for key in changed if encoded.get(key) is not None or key not in self._changed)
         self._end_waiters(waiters)
         if self._has_failed:
             log.warning("the state file %s can be written again", self._path)

@@ -146,8 +146,10 @@ class BackingGroups:
 
     async def _make_room(self) -> None:
         """Leave a group that has no consumers any more. Raises RequestRefused if all have some."""
-        leaving = [self._start_leaving(key, member) for key, member in self._members.items() if member.linger is not None][:1]
-        leaving = leaving or [member.leaving for member in self._members.values() if member.leaving is not None]
+        leaving = [member.leaving for member in self._members.values() if member.leaving is not None]
+        unused = next(((key, member) for key, member in self._members.items() if member.linger is not None), None)
+        if not leaving and unused is not None:
+            leaving = [self._start_leaving(*unused)]
         if not leaving:
             text = f"the listener is a member of {MAX_MEMBERSHIPS} groups already"
             raise RequestRefused(text, RefusalReason.NOT_ALLOWED)

@@ -95,6 +95,11 @@ class Delivered:
             bits &= bits - 1
         return indexes
 
+    def take_content(self, again: "Delivered") -> None:
+        """Be the unit as it was delivered again; what is acknowledged of it, and who has it, stays."""
+        self.unit, self.message, self.size = again.unit, again.message, again.size
+        self.held, self.end_index, self.end = again.held, again.end_index, again.end
+
     def finish(self) -> None:
         """Make the unit DONE, and forget its content."""
         self.state, self.unit, self.message = State.DONE, None, None

@@ -101,9 +101,9 @@ class Feed:
         """A heap of units that were given back, by number; some may be DONE."""
         self._timers: dict[int, asyncio.TimerHandle] = {}
         """Timers of units that were given back with a delay, by number."""
-        self._span = self._held_bytes = self._out_count = self._allowed_bytes = 0
-        """Messages in `_units`; bytes of their batches that have units which are not DONE; number of units that are OUT; bytes
-        that may be held beyond the limit, see `allow`."""
+        self._span = self._held_bytes = self._open_bytes = self._out_count = self._allowed_bytes = 0
+        """Messages in `_units`; bytes of their batches that have units which are not DONE, and of these units alone; number of
+        units that are OUT; bytes that may be held beyond the limit, see `allow`."""
         self._last = -1
         """Number of the newest unit that the source has delivered; -1 before the first."""
         self._all_acknowledged = asyncio.Event()
@@ -202,11 +202,12 @@ class Feed:
             timer.cancel()
         self._timers.clear()
         self._limits.unacknowledged.release(self._held_bytes)
+        self._limits.unacknowledged.open -= self._open_bytes
         self._units.clear()
         self._by_number.clear()
         self._fresh.clear()
         self._again.clear()
-        self._span = self._held_bytes = self._allowed_bytes = 0
+        self._span = self._held_bytes = self._open_bytes = self._allowed_bytes = 0
         self._last = -1
         self._all_acknowledged.set()
         self.generation += 1
@@ -220,11 +221,12 @@ class Feed:
             while True:
                 await self._wait_for_room()
                 try:
-                    with self._limits.unacknowledged.reading() as max_bytes:
-                        batch = await source.receive(max_bytes)
+                    batch = await source.receive()
                 except GapError as gap:
                     await self._skip(source, gap)
                 else:
+                    if self._source is not source:  # it was given up as the batch came, and this task is about to be cancelled
+                        return
                     self._add(source, batch)
         except LaneRevoked:
             self._end(source)
@@ -343,21 +345,29 @@ class Feed:
         self._span += delivered.count
         if delivered.remaining:
             delivered.held.open_units += 1
+            self._count_open(delivered.size)
             self._fresh.append(delivered)
         else:
             delivered.finish()
 
     def _deliver_again(self, source: FeedSource, existing: Delivered, again: Delivered) -> None:
-        """Acknowledge a unit that is here already by its newest delivery from now on, or at once if it is DONE.
+        """Acknowledge a unit that is here already by its newest delivery from now on, and at once what is acknowledged of it.
 
-        A source of single messages delivers them again after it has lost its connection, in any order.
+        A source of single messages delivers them again after it has lost its connection, in any order, and without those that it
+        knows to be acknowledged.
         """
         existing.held.is_whole = again.held.is_whole = False
+        if settled := again.remaining & ~existing.remaining:
+            source.acknowledge_some(again.held.batch, again.indexes_in_batch(settled), is_last=False)
         if existing.state is State.DONE:
-            source.acknowledge_some(again.held.batch, again.indexes_in_batch(again.remaining), is_last=False)
+            return
+        existing.remaining &= again.remaining
+        if not existing.remaining:
+            self._finish_unit(existing)
             return
         self._close_unit(existing.held)
-        existing.held, existing.end_index, existing.end = again.held, again.end_index, again.end
+        self._count_open(again.size - existing.size)
+        existing.take_content(again)
         existing.held.open_units += 1
 
     # --- consumers --------------------------------------------------------------------------------------------------
@@ -461,10 +471,22 @@ class Feed:
             is_last = held.is_whole and held.open_units == 1 and not delivered.remaining
             source.acknowledge_some(held.batch, delivered.indexes_in_batch(bits), is_last=is_last)
         if not delivered.remaining:
-            if delivered.state is State.OUT:
-                self._count_returned()
-            delivered.finish()
-            self._close_unit(held)
+            self._finish_unit(delivered)
+
+    def _finish_unit(self, delivered: Delivered) -> None:
+        """Make a unit DONE of which nothing remains."""
+        if delivered.state is State.OUT:
+            self._count_returned()
+        elif delivered.state is State.DELAYED:
+            self._timers.pop(delivered.number).cancel()
+        self._count_open(-delivered.size)
+        delivered.finish()
+        self._close_unit(delivered.held)
+
+    def _count_open(self, size: int) -> None:
+        """Count the bytes of a unit that is not DONE, or (negative) of one that is."""
+        self._open_bytes += size
+        self._limits.unacknowledged.open += size
 
     def _count_returned(self) -> None:
         """Count one unit less that is OUT."""

@@ -10,7 +10,7 @@ from typing import Protocol
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.inbound import Sharing, Start
 from mqbridge.adapter.names import NameRule
-from mqbridge.adapter.reader import PartitionReader
+from mqbridge.adapter.reader import LimitsBatches, PartitionReader
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure, RefusalReason, RequestRefused
 from mqbridge.groups.lock_owners import RecordedLockOwners
@@ -98,7 +98,10 @@ class Partitions:
         name = topic.partition(partition)
 
         async def open_reader(position: Position) -> PartitionReader:
-            return await self._cluster.reader(topic.backing, name, position, max_bytes=READ_BYTES)
+            reader = await self._cluster.reader(topic.backing, name, position, max_bytes=READ_BYTES)
+            if isinstance(reader, LimitsBatches):
+                reader.batch_limit = self._limits.unacknowledged.reading
+            return reader
 
         return ReaderSource(Partition(self._cluster.name, topic.backing, name, partition), open_reader, begin)
 

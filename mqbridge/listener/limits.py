@@ -12,7 +12,7 @@ feeds together hold less than 1/ALONE_SHARE: a group that is alone may have larg
 READ_BYTES, LARGE_READ_BYTES = 128 << 10, 512 << 10
 """Maximum bytes of the batch that a feed reads at once, and of one while there is room: then a read, and what comes of it, costs
 less per byte. A feed that holds nothing may read a batch even if the limit of the listener is reached: so stuck consumers of some
-groups do not stop the others, and each feed holds at most one batch of READ_BYTES beyond it."""
+groups do not stop the others, and each feed holds at most one batch of READ_BYTES, or one larger unit or row, beyond it."""
 LANE_BYTES = 1 << 20
 """Bytes that a membership in a group of the cluster reads ahead. A log reads a quarter at once, and what is larger twice."""
 
@@ -71,13 +71,19 @@ class UnacknowledgedBytes(InFlightBytes):
     def __init__(self, limit: int) -> None:
         """`limit` is in bytes."""
         super().__init__(limit)
+        self.open = 0
+        """Bytes of the units that are not acknowledged. The others in `used` are of batches of which these units are a part."""
         self._large_reads = 0
-        """Number of feeds that read, or wait for, a batch of LARGE_READ_BYTES."""
+        """Number of batches of LARGE_READ_BYTES that are being read."""
 
     @contextmanager
     def reading(self) -> Iterator[int]:
-        """Yield the maximum bytes of the batch that a feed reads in this block: many while there is room for all that read so."""
+        """Yield the maximum bytes of the batch that a feed reads in this block: many while there is room for all that read so.
+
+        Few, too, while most bytes are held because of single units that are not acknowledged: each of them holds a whole batch.
+        """
         is_large = self.used + (self._large_reads + 1) * LARGE_READ_BYTES <= self.limit // ALONE_SHARE
+        is_large = is_large and self.used <= 2 * self.open + 2 * LARGE_READ_BYTES
         self._large_reads += is_large
         try:
             yield LARGE_READ_BYTES if is_large else READ_BYTES

@@ -9,13 +9,13 @@ What this rests on: no other gateway serves the same groups at the same time.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from mqbridge.adapter.inbound import Sharing, Start
 from mqbridge.adapter.tools.deadlines import resolve_deadline, seconds_until
 from mqbridge.errors import LaneRevoked, MqbridgeError, RefusalReason, RequestRefused
 from mqbridge.groups.acknowledged import Acknowledged
-from mqbridge.groups.store import GroupKey, GroupStore
+from mqbridge.groups.store import GroupKey, GroupStore, NoteKey
 from mqbridge.listener.feed import Feed
 from mqbridge.listener.groups import GroupStart, Partitions
 from mqbridge.listener.keyed_locks import KeyedLocks
@@ -32,6 +32,8 @@ GRACE_S = 0.5
 SETTLE_S = 5.0
 """Time that a feed has, when its last user is gone, until what is being stored of it elsewhere is acknowledged: a message that is
 being parked would otherwise come twice."""
+DELETED_PARTITIONS = "deleted partitions"
+"""The kind of notes about the partitions of a topic in which a group was deleted: clients delete it in each by itself."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
 """Shortest and longest pause before a partition that could not be read is read again."""
 
@@ -83,14 +85,14 @@ class OwnGroups:
                     await self._store.written(key)
                 async with self._locks.hold(key):
                     if key not in self._feeds:
-                        self._feeds[key] = await self._open(key, topic, partition)
+                        self._feeds[key] = await self._open(key, topic, partition, start)
                     return self._feeds[key].feed
         except BaseException:
             self._drop_user(key)
             raise
 
-    async def _open(self, key: GroupKey, topic: ListenedTopic, partition: int) -> _OpenFeed:
-        begin = await self._begin(key, topic, partition)
+    async def _open(self, key: GroupKey, topic: ListenedTopic, partition: int, start: GroupStart) -> _OpenFeed:
+        begin = await self._begin(key, topic, partition, start)
         if self._is_closed:
             raise RequestRefused("the listener is being closed", RefusalReason.NOT_READY)
         feed = self._partitions.make_feed(topic, partition, key.group, self._store)
@@ -99,20 +101,37 @@ class OwnGroups:
         feed.on_failed = lambda: self._on_failed(key, opened)
         return opened
 
-    async def _begin(self, key: GroupKey, topic: ListenedTopic, partition: int) -> Position:
+    async def _begin(self, key: GroupKey, topic: ListenedTopic, partition: int, start: GroupStart) -> Position:
         """Return where a group is in a partition: at the first message of one that was added to the topic.
 
-        What was sent to it before the client has noticed is not to be lost.
+        What was sent to it before the client has noticed is not to be lost. In a partition in which the group was deleted, it
+        begins at `start`, as a new one.
         """
         known = self._store.load(key)
         if known is not None and not await self._is_made_anew(topic, partition, known.mark):
             return known.mark
         if known is not None:
             log.warning("topic %s was made anew: group %s begins at its first message", topic.backing, key.group)
-        begin = await self._partitions.position_of(topic, partition, Start.EARLIEST)
+        deleted = self._deleted_partitions(key)
+        was_deleted = known is None and key.partition in deleted
+        begin = await self._partitions.position_of(topic, partition, start if was_deleted else Start.EARLIEST)
         self._record(key, begin)
         await self._store.written(key)
+        if was_deleted:
+            await self._note_deleted(key, deleted - {key.partition})
         return begin
+
+    def _deleted_partitions(self, key: GroupKey) -> set[str]:
+        """Return the names of the partitions in which the group was deleted, while it is in others of the topic."""
+        text = self._store.note(self._note_key(key))
+        return set() if text is None else set(text.split("\n"))
+
+    async def _note_deleted(self, key: GroupKey, partitions: Collection[str]) -> None:
+        """Keep the names of these partitions. Raises ClusterError."""
+        await self._store.write_note(self._note_key(key), "\n".join(sorted(partitions)) or None)
+
+    def _note_key(self, key: GroupKey) -> NoteKey:
+        return NoteKey(key.listener, key.cluster, DELETED_PARTITIONS, f"{key.topic}\n{key.group}")
 
     async def _is_made_anew(self, topic: ListenedTopic, partition: int, mark: Position) -> bool:
         """Return True if the group is behind the end of the partition: the topic was deleted, and created again."""
@@ -136,9 +155,13 @@ class OwnGroups:
                     return
                 try:
                     async with limited(f"reading {key.topic}/{key.partition} for group {key.group}"):
-                        begin = await self._begin(key, opened.topic, opened.partition)
+                        begin = await self._begin(key, opened.topic, opened.partition, Start.EARLIEST)
                 except MqbridgeError as error:
                     feed.problem = str(error)
+                    continue
+                except Exception as error:  # a bug of the adapter or of ours must not end the reading for ever
+                    log.exception("group %s cannot read %s/%s again", key.group, key.topic, key.partition)
+                    feed.problem = repr(error)
                     continue
                 opened.reopening = None
                 if self._feeds.get(key) is opened:
@@ -193,6 +216,8 @@ class OwnGroups:
                     self._record(key, position)
             for key in self._keys(topic, group):
                 await self._store.written(key)
+            if self._deleted_partitions(key := self._keys(topic, group)[0]):
+                await self._note_deleted(key, ())
 
     async def delete(self, topic: ListenedTopic, group: str, partition: int | None = None) -> None:
         """Delete a group; refused while it has consumers."""
@@ -204,6 +229,11 @@ class OwnGroups:
                 await self._close_feed(key)
             if any(self._users[key] for key in keys):
                 raise RequestRefused(f"the group {group} has consumers again", RefusalReason.BUSY)
+            kept = [key for key in self._keys(topic, group) if key not in keys and self._store.load(key) is not None]
+            noted = self._deleted_partitions(keys[0])
+            deleted = noted | {key.partition for key in keys} if kept else set[str]()
+            if deleted != noted:
+                await self._note_deleted(keys[0], deleted)
             for key in keys:
                 self._store.delete(key)
             for key in keys:
@@ -239,6 +269,9 @@ class OwnGroups:
             async with self._locks.hold(key):
                 await self._close_feed(key)
         self._partitions.forget(topic, self._store)
+        for name in self._store.notes(self._listener, self._cluster, DELETED_PARTITIONS):
+            if name.startswith(f"{topic.backing}\n"):
+                await self._store.write_note(NoteKey(self._listener, self._cluster, DELETED_PARTITIONS, name), None)
 
     async def close(self, deadline: float | None = None) -> None:
         """Release all sources; the owner of the store writes what they recorded."""

@@ -550,7 +550,7 @@ class Parking:
         """Store messages that their target never accepts as dead letters. Raises ClusterError if that fails."""
         async with limited("storing a dead letter"):
             letters = await self._open_dead_letters()
-            receipt = await letters.outbound.send(0, letters.make(target, messages, refused, NO_SOURCE))
+            receipt = await letters.send(0, letters.make(target, messages, refused, NO_SOURCE))
         if receipt.failures:
             raise ClusterError(f"a parked message is stored nowhere: {receipt.failures[0].reason}")
         log.error("%d parked messages are dead letters in %s: %s", len(refused), letters.label, refused[0].reason)

@@ -21,7 +21,7 @@ from enum import Enum
 from mqbridge.adapter.outbound import Outbound
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.adapter.tools.deadlines import seconds_until
-from mqbridge.delivery.deadletter import DeadLetters
+from mqbridge.delivery.deadletter import DeadLetters, as_cluster_error
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.listener.limits import InFlightBytes
 from mqbridge.message import Batch, Position, Share
@@ -141,7 +141,7 @@ class Publisher:
             self._send(publication)
         except Exception as error:  # the client gets it, and its other batches go on
             log.exception("a batch for %s cannot be sent", self._topic)
-            self._resolve_soon(publication, Stored(problem=_cluster_error(error)))
+            self._resolve_soon(publication, Stored(problem=as_cluster_error(error)))
         return publication
 
     def _send(self, publication: Publication) -> None:
@@ -225,7 +225,7 @@ class Publisher:
             self._fail(publication, ClusterError(f"sending to {self._topic} was cancelled"))
         elif (error := send.exception()) is not None:
             self._break(error)
-            self._fail(publication, _cluster_error(error))
+            self._fail(publication, as_cluster_error(error))
         else:
             receipt = send.result()
             refused = [failure for failure in receipt.failures if failure.failure_kind is Failure.REFUSED]
@@ -266,13 +266,11 @@ class Publisher:
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 letters = await self._open_dead_letters()
                 letter_share = letters.make(self._topic, share.messages, refused, source)
-                letters_receipt = await _send_letters(letters, letters.partition_of(source), letter_share)
+                letters_receipt = await letters.send(letters.partition_of(source), letter_share)
             problem = letters_receipt.failures[0].reason if letters_receipt.failures else None
         except TimeoutError:
             # The answers to all later sends wait for this one, and so do the bytes of all of them.
             problem, failure = f"nothing was stored within {STORE_TIMEOUT_S:g} s", Failure.RETRY
-            if letters is not None:
-                letters.is_broken = True
         except ClusterError as error:
             problem = str(error)
         except BaseException:
@@ -305,16 +303,3 @@ class Publisher:
         del self._pending[publication]
         self._in_flight.release(publication.size)
         asyncio.get_running_loop().call_soon(publication.done, publication.stored)
-
-
-async def _send_letters(letters: DeadLetters, partition: int, share: Share) -> Receipt:
-    """Send dead letters; an outbound that fails is marked, so that it is opened again for the next ones. Raises ClusterError."""
-    try:
-        return await letters.outbound.send(partition, share)
-    except Exception as error:
-        letters.is_broken = True
-        raise _cluster_error(error) from error
-
-
-def _cluster_error(error: BaseException) -> ClusterError:
-    return error if isinstance(error, ClusterError) else ClusterError(str(error) or repr(error), Failure.FATAL)

@@ -3,10 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, cast
+from typing import Protocol
 
-from mqbridge.adapter.inbound import InboundLane
-from mqbridge.adapter.reader import LimitsBatches, PartitionReader
+from mqbridge.adapter.inbound import CountsReadAhead, InboundLane
+from mqbridge.adapter.reader import PartitionReader
 from mqbridge.errors import ClusterError, Failure, LaneRevoked
 from mqbridge.message import Batch, Partition, Position
 from mqbridge.net.backoff import Backoff
@@ -29,11 +29,8 @@ class FeedSource(Protocol):
     def caught_up(self) -> bool:
         """True if the source had no more messages at the last look."""
 
-    async def receive(self, max_bytes: int) -> Batch:
-        """Wait for the next batch; cancelling loses none. Raises LaneRevoked, GapError, ClusterError.
-
-        A source that reads ahead has its own limit instead of `max_bytes`.
-        """
+    async def receive(self) -> Batch:
+        """Wait for the next batch; cancelling loses none. Raises LaneRevoked, GapError, ClusterError."""
 
     def acknowledge(self, batch: Batch, count: int) -> None:
         """Acknowledge the first `count` messages of the batch, and all batches before it (not if `is_individual`)."""
@@ -54,6 +51,7 @@ class LaneSource:
     def __init__(self, lane: InboundLane, *, individual_ack: bool, needs_contents: bool) -> None:
         """`needs_contents` is True for adapters that find in the received form what they acknowledge."""
         self._lane = lane
+        self._counted = lane.counted if isinstance(lane, CountsReadAhead) else None
         self.partition, self.lost = lane.partition, lane.revoked
         self.is_individual, self.needs_contents = individual_ack, needs_contents
 
@@ -62,9 +60,12 @@ class LaneSource:
         """See `InboundLane.caught_up`."""
         return self._lane.caught_up
 
-    async def receive(self, max_bytes: int) -> Batch:  # noqa: ARG002 - the membership limits all of its lanes together
-        """Receive the lane's next batch."""
-        return await self._lane.receive()
+    async def receive(self) -> Batch:
+        """Receive the lane's next batch, which the feed counts from now on: it may not receive the next one for long."""
+        batch = await self._lane.receive()
+        if self._counted is not None:
+            self._counted(batch)
+        return batch
 
     def acknowledge(self, batch: Batch, count: int) -> None:
         """Acknowledge a prefix of the batch, or all of it."""
@@ -98,8 +99,6 @@ class ReaderSource:
         self.partition, self.lost = partition, asyncio.Event()
         self._open_reader, self._position = open_reader, begin
         self._reader: PartitionReader | None = None
-        self._is_limited = False
-        """True if the reader is a `LimitsBatches`: to find out takes a while."""
         self._backoff = Backoff()
 
     @property
@@ -107,15 +106,12 @@ class ReaderSource:
         """True if the reader is at the end."""
         return self._reader is not None and self._reader.caught_up
 
-    async def receive(self, max_bytes: int) -> Batch:
+    async def receive(self) -> Batch:
         """Receive the reader's next batch; a reader that fails temporarily is opened again, with growing pauses."""
         while not self.lost.is_set():
             try:
                 if self._reader is None:
                     self._reader = await self._open_reader(self._position)
-                    self._is_limited = isinstance(self._reader, LimitsBatches)
-                if self._is_limited:
-                    cast("LimitsBatches", self._reader).max_bytes = max_bytes
                 batch = await self._reader.receive()
             except ClusterError as error:
                 if error.failure is Failure.FATAL:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mqbridge.adapter.cluster import Capabilities, Cluster, JudgesDeletions
-from mqbridge.adapter.inbound import InboundSpec, Start, ask_caught_up
+from mqbridge.adapter.inbound import CountsReadAhead, InboundSpec, Start, ask_caught_up
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.errors import ClusterError, Failure, LaneRevoked
 from mqbridge.message import Batch, Message, Share
@@ -225,3 +225,19 @@ async def test_lanes_share_max_bytes(arena: Arena, cluster: Cluster, sends: int,
             receiving[spawn(lane.receive(), "test receive")] = lane
     for task in receiving:
         await cancel(task)
+
+
+async def test_a_batch_that_the_caller_counts_itself_leaves_its_room_to_other_lanes(arena: Arena, cluster: Cluster) -> None:
+    """As a listener does whose clients take nothing of a partition for long."""
+    topic = await arena.topic(cluster, 3)
+    outbound = await arena.outbound(cluster, topic)
+    for partition in range(3):
+        await arena.send(outbound, partition, [Message(bytes(40_000), position=(partition,))])
+    spec = InboundSpec((topic,), fresh_group(), options=arena.harness.inbound_options, max_bytes=50_000)
+    inbound = await arena.open(cluster.inbound(spec))
+    for _ in range(3):
+        lane = await arena.lane(inbound)
+        assert isinstance(lane, CountsReadAhead)
+        batch = await arena.within(lane.receive())
+        lane.counted(batch)
+        assert batch.count == 1

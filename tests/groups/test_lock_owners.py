@@ -52,3 +52,16 @@ async def test_a_file_that_cannot_be_written_hinders_nobody(tmp_path: Path, capl
     assert "nobody gets them for a while" in caplog.text
     with pytest.raises(ClusterError, match="cannot be written"):
         await store.write_note(owners_of(store)._key, "a")
+
+
+async def test_joins_that_fail_push_out_nobody_whose_locks_are_to_be_released(tmp_path: Path) -> None:
+    before = GroupStore(tmp_path / "state.db")
+    await owners_of(before).record("killed")
+    await before.close()
+    store = GroupStore(tmp_path / "state.db")
+    owners = owners_of(store)
+    for number in range(2 * MAX_OWNERS):
+        await owners.record(f"new-{number}")
+    assert owners.abandoned == ["killed"]
+    assert len(owners._owners) == 1 + MAX_OWNERS
+    await store.close()

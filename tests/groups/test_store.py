@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import sqlite3
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from mqbridge.errors import ClusterError, ConfigError
 from mqbridge.groups import store as store_module
 from mqbridge.groups.acknowledged import Acknowledged
 from mqbridge.groups.store import GroupKey, GroupStore, NoteKey
+from mqbridge.net.tasks import spawn
 from tests.patience import PATIENCE_S
 
 
@@ -225,4 +227,30 @@ async def test_whoever_waits_for_a_state_waits_until_a_failed_flush_is_repeated(
         db.execute("COMMIT")
         await waiting
         assert db.execute("SELECT count(*) FROM acknowledged").fetchone() == (1,)
+    await store.close()
+
+
+async def test_a_group_that_is_made_again_while_its_deletion_is_written_is_not_written_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = GroupStore(tmp_path / "state.db")
+    store.record(key(0), lambda: Acknowledged((1,), (1,)))
+    await store.written(key(0))
+    write, is_writing, goes_on = store._write, threading.Event(), threading.Event()
+
+    def write_slowly(states: Mapping[GroupKey, bytes | None]) -> None:
+        is_writing.set()
+        goes_on.wait(PATIENCE_S)
+        write(states)
+
+    monkeypatch.setattr(store, "_write", write_slowly)
+    store.delete(key(0))
+    deleting = spawn(store.written(key(0)), "deleting")
+    await asyncio.to_thread(is_writing.wait, PATIENCE_S)
+    store.record(key(0), lambda: Acknowledged((7,), (7,)))
+    goes_on.set()
+    await deleting
+    assert store.is_unwritten(key(0))
+    await store.written(key(0))
+    assert not store.is_unwritten(key(0))
     await store.close()

@@ -30,6 +30,7 @@ async def feeding(
         yield feed
     finally:
         await feed.detach()
+        assert feed._limits.unacknowledged.used == feed._limits.unacknowledged.open == 0
 
 
 def numbers(delivered: Delivered) -> list[int]:

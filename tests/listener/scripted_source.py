@@ -49,7 +49,7 @@ class ScriptedSource:
         other.committed = other.next = self.committed
         return other
 
-    async def receive(self, max_bytes: int) -> Batch:
+    async def receive(self) -> Batch:
         while True:
             if self.lost.is_set():
                 raise LaneRevoked("lost")

@@ -483,3 +483,24 @@ async def test_a_membership_that_fails_is_joined_again(bench: BackingBench) -> N
     await until(lambda: member.membership is not None and member.membership.rejoins == 1)
     assert member.membership.state is MembershipState.JOINED
     assert await taken_numbers(feed, 2) == [0, 1]
+
+
+async def test_one_group_without_consumers_makes_room_not_all(bench: BackingBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backing_groups_module, "MAX_MEMBERSHIPS", 4)
+    monkeypatch.setattr(backing_groups_module, "LINGER_S", 1000.0)
+    topic = await bench.topic()
+    for number in range(4):
+        bench.groups.release(await bench.open(topic, group=f"g{number}"))
+    await bench.open(topic, group="more")
+    assert sorted(group for _, group in bench.groups._members) == ["g1", "g2", "g3", "more"]
+
+
+async def test_a_partition_of_which_nothing_is_taken_leaves_the_others_their_room(
+    bench: BackingBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backing_groups_module, "LANE_BYTES", 1)
+    topic = await bench.topic(3)
+    for partition in range(3):
+        bench.send(1, 2, partition=partition)
+    for partition in range(3):
+        (await take_some(await bench.open(topic, partition), 1)).clear()

@@ -14,9 +14,9 @@ from mqbridge.listener import progress
 from mqbridge.listener.delivered import State
 from mqbridge.listener.feed import Feed, FeedLimits
 from mqbridge.listener.limits import UnacknowledgedBytes
-from mqbridge.message import Batch, Position
+from mqbridge.message import Batch, Message, Position, Unit
 from tests.listener.feeds import KEY, feeding, make_feed, numbers, settle, take
-from tests.listener.scripted_source import FORMAT, ScriptedSource
+from tests.listener.scripted_source import FORMAT, PARTITION, ScriptedSource
 from tests.patience import PATIENCE_S
 
 
@@ -472,10 +472,10 @@ async def test_a_source_may_be_attached_while_the_one_before_is_released() -> No
 class BrokenSource(ScriptedSource):
     """A source with a bug."""
 
-    async def receive(self, max_bytes: int) -> Batch:
+    async def receive(self) -> Batch:
         if self.next:
             raise ZeroDivisionError("a bug")
-        return await super().receive(max_bytes)
+        return await super().receive()
 
 
 async def test_a_bug_of_a_source_ends_it_with_a_reason(caplog: pytest.LogCaptureFixture) -> None:
@@ -573,3 +573,54 @@ async def test_messages_that_come_again_are_acknowledged_by_their_newest_deliver
             feed.acknowledge(each)
         await settle()
     assert source.calls == [(0, [2], False), (1, [1], False), (1, [2], False), (1, [0], False), (0, [0], False)]
+
+
+def unit_batch(contents: dict[int, Unit]) -> Batch:
+    """Return a batch of these units, by the number of their first message."""
+    units = [unit._replace(position=(number,)) for number, unit in contents.items()]
+    counts = [unit.message_count - unit.left_out.bit_count() for unit in units]
+    messages = [Message(b"", position=(0,))] * sum(counts)
+    end = units[-1].position[0] + units[-1].message_count
+    return Batch(
+        PARTITION, messages, count=sum(counts), size=1, first=units[0].position, next=(end,), format=FORMAT, units=lambda: units
+    )
+
+
+async def test_a_unit_that_comes_again_without_what_is_acknowledged_is_acknowledged_as_it_came() -> None:
+    """Its indexes in the batch are those of the newest delivery, also if it lacks messages in the middle."""
+    source, stored = IndividualSource(), asyncio.Queue[Batch]()
+    source.receive = stored.get  # type: ignore[method-assign]
+    async with feeding(source) as feed:
+        stored.put_nowait(unit_batch({0: Unit(b"a", 1, 1), 1: Unit(b"b", 3, 1)}))
+        first, second = await take(feed, 4)
+        feed.acknowledge(second, 0b010)
+        stored.put_nowait(unit_batch({0: Unit(b"a", 1, 1), 1: Unit(b"b", 3, 1, left_out=0b010)}))
+        feed.take(1, 100)
+        await settle()
+        feed.acknowledge(second, 0b001)
+        assert source.calls == [(0, [2], False), (0, [1], False)], "not 0, which is the first unit"
+        feed.acknowledge(first)
+        stored.put_nowait(unit_batch({1: Unit(b"b", 3, 1, left_out=0b010)}))
+        await settle()
+        assert source.calls[3:] == [(1, [0], False)], "what came again is told to be acknowledged"
+        feed.acknowledge(second)
+    assert source.calls[4:] == [(1, [1], False)]
+
+
+async def test_a_delayed_unit_that_is_acknowledged_may_be_delayed_anew() -> None:
+    source = IndividualSource()
+    source.store(0)
+    async with feeding(source) as feed:
+        (unit,) = await take(feed, 1)
+        feed.give_back(unit, counted=False, delay_s=1000.0)
+        feed.acknowledge(unit)
+        assert not feed._timers
+
+
+async def test_a_batch_that_comes_as_the_source_is_given_up_is_not_held() -> None:
+    source, stored = ScriptedSource(), asyncio.Queue[Batch]()
+    source.receive = stored.get  # type: ignore[method-assign]
+    async with feeding(source) as feed:
+        feed.take(1, 100)
+        await settle()
+        stored.put_nowait(unit_batch({0: Unit(b"a", 1, 1)}))  # the task that reads goes on in the next iteration

@@ -15,7 +15,7 @@ import pytest_asyncio
 from mqbridge.adapter.formats import batch_of_units
 from mqbridge.adapter.inbound import InboundSpec
 from mqbridge.adapter.outbound import OutboundSpec
-from mqbridge.adapter.reader import PartitionReader
+from mqbridge.adapter.reader import LimitsBatches, PartitionReader
 from mqbridge.adapter.registry import find_format
 from mqbridge.groups.store import GroupKey, GroupStore
 from mqbridge.listener.delivered import Delivered
@@ -71,7 +71,10 @@ class Backing:
         return self.feed
 
     async def _open_reader(self, begin: Position) -> PartitionReader:
-        return await self.cluster.reader(TOPIC, "0", begin, max_bytes=READ_BYTES)
+        reader = await self.cluster.reader(TOPIC, "0", begin, max_bytes=READ_BYTES)
+        assert isinstance(reader, LimitsBatches)
+        reader.batch_limit = self.unacknowledged.reading
+        return reader
 
     async def send(self, count: int) -> None:
         """Store messages: batches of an SDK, and single messages of other writers."""
@@ -95,7 +98,7 @@ class Backing:
         await self.outbound.close()
         await self.store.close()
         await self.cluster.close()
-        assert self.unacknowledged.used == 0
+        assert self.unacknowledged.used == self.unacknowledged.open == 0
 
 
 @pytest_asyncio.fixture(params=["backing", "own"])

@@ -25,6 +25,16 @@ class TestReading:
         with unacknowledged.reading() as max_bytes:
             assert max_bytes == LARGE_READ_BYTES
 
+    def test_few_bytes_are_read_while_single_units_hold_whole_batches(self) -> None:
+        unacknowledged = UnacknowledgedBytes(ALONE_SHARE * 20 * LARGE_READ_BYTES)
+        unacknowledged.add(5 * LARGE_READ_BYTES)
+        unacknowledged.open = LARGE_READ_BYTES
+        with unacknowledged.reading() as max_bytes:
+            assert max_bytes == READ_BYTES
+        unacknowledged.open = 2 * LARGE_READ_BYTES
+        with unacknowledged.reading() as max_bytes:
+            assert max_bytes == LARGE_READ_BYTES
+
     def test_a_read_that_fails_does_not_count_any_more(self) -> None:
         unacknowledged = UnacknowledgedBytes(ALONE_SHARE * LARGE_READ_BYTES)
         for _ in range(2):

@@ -82,6 +82,28 @@ async def test_a_group_resumes_where_it_was(bench: OwnBench) -> None:
     assert not await bench.groups.exists(topic, "other")
 
 
+async def test_a_group_that_was_deleted_in_one_partition_begins_there_as_a_new_one(bench: OwnBench) -> None:
+    """A partition without a position of the group was not added to the topic if the group was deleted in it."""
+    topic = await bench.topic(2)
+    for partition in range(2):
+        bench.send(1, 2, partition=partition)
+        bench.groups.release(await bench.open(topic, partition))
+    await bench.until_nothing_is_left()
+    await bench.groups.delete(topic, "g", 1)
+    feed = await bench.open(topic, 1, start=Start.LATEST)
+    bench.send(3, partition=1)
+    assert await taken_numbers(feed, 1) == [2]
+    bench.groups.release(feed)
+    await bench.until_nothing_is_left()
+    for partition in range(2):
+        await bench.groups.delete(topic, "g", partition)
+    await bench.open(topic, 0, start=Start.LATEST)
+    assert bench.store.notes("app", bench.cluster.name, own_groups_module.DELETED_PARTITIONS) == {}
+    grown = await bench.topic(3)
+    bench.send(1, partition=2)
+    assert await taken_numbers(await bench.open(grown, 2, start=Start.LATEST), 1) == [0]
+
+
 async def test_what_is_being_stored_elsewhere_when_the_last_user_goes_is_acknowledged(
     bench: OwnBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,6 +148,10 @@ class LogLane:
             self.acknowledged = next_offset
             self._owner.schedule_commit(self, next_offset)
 
+    def counted(self, batch: Batch) -> None:
+        """Release the bytes of the batch from the read-ahead budget."""
+        self._read_ahead.release_batch(batch.next)
+
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Deliver again from the first message of the batch that is not acknowledged, after the delay.
 

@@ -5,6 +5,8 @@ nothing.
 """
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.log.adapter.batches import make_batch
@@ -27,7 +29,7 @@ class LogReader:
         (self._offset,) = begin
         read.check_offset(self._offset)
         self._end = None if end is None else end[0]
-        self.max_bytes = max_bytes
+        self.batch_limit: Callable[[], AbstractContextManager[int]] = lambda: nullcontext(max_bytes)
         self._seeks = 0
         """Number of seeks: rows that were read for an earlier position are discarded."""
         self._caught_up = False
@@ -65,9 +67,10 @@ class LogReader:
             self._wake.clear()
             seeks = self._seeks
             self._caught_up = False
-            found = await self._store.rows(self._id, self._offset, min(RECEIVE_BYTES, self.max_bytes), RECEIVE_MESSAGES)
-            if found.format is not None:
-                await prepare_formats()
+            with self.batch_limit() as max_bytes:
+                found = await self._store.rows(self._id, self._offset, min(RECEIVE_BYTES, max_bytes), RECEIVE_MESSAGES)
+                if found.format is not None:
+                    await prepare_formats()
             if seeks != self._seeks or self._closed:
                 continue
             if self._end is not None and (not found.rows or found.offset >= self._end):

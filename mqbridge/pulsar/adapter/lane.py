@@ -198,6 +198,10 @@ class PulsarLane:
         acknowledged_before = full_mask(entry.count) & ~delivered_mask
         return self._consumer.acknowledge_messages(entry.id, mask | acknowledged_before, entry.count)
 
+    def counted(self, batch: Batch) -> None:
+        """Stop charging the batch to the consumer's budget."""
+        self._release_charge(batch)
+
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Have the unacknowledged messages redelivered after `delay_s`; an ordered lane also gets everything after them again.
 

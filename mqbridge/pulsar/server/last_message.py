@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from mqbridge.errors import ClusterError, RefusalReason, RequestRefused
 from mqbridge.listener.feed import Feed
-from mqbridge.listener.limits import READ_BYTES
 from mqbridge.listener.server import Services
 from mqbridge.message import Position
 from mqbridge.pulsar.mapping.unit_format import FORMAT
@@ -57,7 +56,7 @@ async def _unit_at(
     source = services.partitions.source(partition.topic, partition.index, position)
     try:
         async with asyncio.timeout(READ_TIMEOUT_S):
-            batch = await source.receive(READ_BYTES)
+            batch = await source.receive()
     except TimeoutError:
         raise RequestRefused("the last message is not read in time", RefusalReason.NOT_READY) from None
     finally:

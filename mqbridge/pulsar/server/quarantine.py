@@ -69,7 +69,7 @@ class Quarantine:
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 letters = await open_dead_letters()
                 share = letters.make(self._topic, [message], [MessageFailure(0, Failure.REFUSED, reason)], source)
-                receipt = await letters.outbound.send(letters.partition_of(source), share)
+                receipt = await letters.send(letters.partition_of(source), share)
             problem = receipt.failures[0].reason if receipt.failures else None
         except (ClusterError, TimeoutError) as error:
             problem = str(error) or repr(error)

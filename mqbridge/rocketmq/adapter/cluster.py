@@ -358,6 +358,8 @@ class RocketMQ:
                 await owners.forget(settings.abandoned)
         except BaseException as error:
             await client.close()
+            if owners is not None:
+                await owners.forget([client.client_id])
             if isinstance(error, ClusterError) and error.failure is Failure.FATAL:
                 for topic in spec.topics:  # a Broker may have gone since the route above was queried
                     await self._route(topic, fresh=True)

@@ -90,6 +90,10 @@ class RocketMQLane:
         elif indexes:
             self._assigned.commit(_offset_of(batch, len(indexes)), batch.handle)
 
+    def counted(self, batch: Batch) -> None:
+        """Release the bytes of the batch from the consumer's budget."""
+        self._release_budget(batch)
+
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Deliver again from the first message of the batch that is not acknowledged, after the delay. `failures` is not used.
 

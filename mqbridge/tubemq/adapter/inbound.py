@@ -167,6 +167,10 @@ class TubeMQLane:
             self._held.release_pack_bytes()
             self._held.confirm()
 
+    def counted(self, batch: Batch) -> None:
+        """Count the pack against the read budget no longer."""
+        self._held.release_pack_bytes()
+
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Have the batch's pack delivered again after `delay_s` seconds; does nothing if it is not the lane's current one.
 

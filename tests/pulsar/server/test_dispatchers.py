@@ -272,3 +272,20 @@ async def test_the_dead_letter_topic_of_the_listener_has_what_cannot_be_read():
         assert letter.property("mqbridge.dead.reason")
         assert letter.property("mqbridge.dead.target") == TOPIC
         await reader.close()
+
+
+async def test_a_dead_letter_topic_that_is_made_anew_is_opened_again(monkeypatch):
+    monkeypatch.setattr("mqbridge.pulsar.server.quarantine.RETRY_S", 0.01)
+    async with serving() as served:
+        client = await served.connect()
+        await client.produce()
+        await client.subscribe(permits=10)
+        outbound = await served.cluster.outbound(OutboundSpec("t", keep_units=True))
+        for stored in (1, 2):
+            damaged = batch_of_units(RecordFormat(), [Unit(b"garbage", 1, None)])
+            assert not (await outbound.send(0, Share(damaged))).failures
+            (subscription,) = served.broker.subscriptions.values()
+            await until(lambda stored=stored, quarantine=subscription.quarantine: quarantine.stored == stored)
+            await served.cluster.delete(DEAD_LETTERS)
+            await served.cluster.create(DEAD_LETTERS, 1)
+        await outbound.close()

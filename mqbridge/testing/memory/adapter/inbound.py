@@ -212,6 +212,10 @@ class MemoryLane:
         for offset in range(first, end) if indexes is None else [first + index for index in indexes]:
             self._progress.acknowledge(offset, offset + 1)
 
+    def counted(self, batch: Batch) -> None:
+        """Release the bytes of the batch from the read-ahead budget."""
+        self._read_ahead.release_batch(batch.next)
+
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Redeliver a batch after the delay; without individual acknowledgement, also all messages after it.
 
