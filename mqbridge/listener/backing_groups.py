@@ -9,7 +9,7 @@ so that it loses nothing that is sent before its first acknowledgement.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -102,6 +102,8 @@ class BackingGroups:
         self._of: dict[Feed, _Member] = {}
         """The member of each feed."""
         self._is_closed = False
+        self.delete_unused: Callable[[ListenedTopic, str], Awaitable[None]] = self.delete
+        """Deletes a group that was deleted in all partitions one after the other; whoever keeps more of it replaces this."""
 
     # --- feeds ---------------------------------------------------------------------------------------------------------
 
@@ -279,7 +281,7 @@ class BackingGroups:
         """Delete a group that was deleted in all partitions which it was used in, unless it is used again."""
         if member.is_to_be_deleted and not member.users:
             try:
-                await self.delete(member.topic, member.group)
+                await self.delete_unused(member.topic, member.group)
             except MqbridgeError as error:
                 log.warning("group %s of topic %s was not deleted: %s", member.group, member.topic.backing, error)
 
@@ -368,12 +370,26 @@ class BackingGroups:
 
     async def move(self, topic: ListenedTopic, group: str, positions: Mapping[int, Position]) -> None:
         """Move a group: in the partitions that are held here through their lanes, and otherwise in the cluster."""
+        await self._move(topic, group, positions, Feed.seek)
+
+    async def advance(self, topic: ListenedTopic, group: str, positions: Mapping[int, Position]) -> None:
+        """Acknowledge in the partitions that are held here through their feeds, and otherwise in the cluster."""
+        await self._move(topic, group, positions, Feed.advance)
+
+    async def _move(
+        self,
+        topic: ListenedTopic,
+        group: str,
+        positions: Mapping[int, Position],
+        move_feed: Callable[[Feed, Position], Awaitable[None]],
+    ) -> None:
+        """Move a group by `Feed.seek` or `Feed.advance`; in the cluster, a group only gets another position."""
         key = topic.backing, self._names.backing_name(topic, group)
         async with limited(f"moving group {group} of topic {topic.name}"):
             while (member := self._members.get(key)) is not None and member.leaving is not None:
                 await self._leave(key, member)
             if member is not None:
-                await self._move_lanes(member, topic, positions)
+                await self._move_lanes(member, topic, positions, move_feed)
                 return
             if (operations := self._cluster.operations) is None:
                 raise RequestRefused("groups of this cluster cannot be moved", RefusalReason.NOT_ALLOWED)
@@ -385,9 +401,16 @@ class BackingGroups:
                     if error.failure is Failure.FATAL:
                         raise RequestRefused(f"the group {group} cannot be moved now: {error}", RefusalReason.BUSY) from error
                     raise
-                self._forget_states(topic, group)
+                if move_feed is Feed.seek:  # after the other, what is acknowledged behind the position stays so
+                    self._forget_states(topic, group)
 
-    async def _move_lanes(self, member: _Member, topic: ListenedTopic, positions: Mapping[int, Position]) -> None:
+    async def _move_lanes(
+        self,
+        member: _Member,
+        topic: ListenedTopic,
+        positions: Mapping[int, Position],
+        move_feed: Callable[[Feed, Position], Awaitable[None]],
+    ) -> None:
         """Move a group that is joined. Raises RequestRefused before anything is moved if a partition is not held here."""
         for index in positions:
             if (feed := member.feeds.get(topic.partition(index))) is None or not feed.is_held:
@@ -395,7 +418,7 @@ class BackingGroups:
                 raise RequestRefused(text, RefusalReason.NOT_READY)
         for index, position in positions.items():
             try:
-                await member.feeds[topic.partition(index)].seek(position)
+                await move_feed(member.feeds[topic.partition(index)], position)
             except LaneRevoked as error:
                 raise RequestRefused(f"group {member.group} cannot be moved now: {error}", RefusalReason.NOT_READY) from error
 
@@ -404,10 +427,14 @@ class BackingGroups:
         positions = await self._cluster.committed(topic.backing, self._names.backing_name(topic, group))
         return {index: positions[name] for index, name in topic.partitions.items() if name in positions}
 
-    async def forget(self, topic: ListenedTopic) -> None:
-        """Leave the groups of a topic that is deleted."""
+    async def leave(self, topic: ListenedTopic) -> None:
+        """Leave the groups of a topic."""
         members = [(key, member) for key, member in self._members.items() if key[0] == topic.backing]
         await asyncio.gather(*(self._leave(key, member) for key, member in members), return_exceptions=True)
+
+    async def forget(self, topic: ListenedTopic) -> None:
+        """Leave the groups of a topic, and forget what the state file has of them."""
+        await self.leave(topic)
         if self._store is not None:
             self._partitions.forget(topic, self._store)
 

@@ -588,6 +588,14 @@ class Feed:
         if self._store is not None:
             await self._store.written(self.key)
 
+    async def advance(self, position: Position) -> None:
+        """Acknowledge everything before a position; what is acknowledged behind it stays so. Raises LaneRevoked, ClusterError."""
+        number = self._numbering.number(position)
+        if number <= self._last:
+            self.acknowledge_to(number)
+        else:  # nothing behind it was read yet
+            await self.seek(position)
+
     # --- seek ---------------------------------------------------------------------------------------------------------
 
     async def seek(self, position: Position) -> None:

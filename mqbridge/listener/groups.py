@@ -5,6 +5,7 @@ of `own` are kept by this gateway alone, in its state file.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from mqbridge.adapter.cluster import Cluster
@@ -13,6 +14,7 @@ from mqbridge.adapter.names import NameRule
 from mqbridge.adapter.reader import LimitsBatches, PartitionReader
 from mqbridge.adapter.topics import Bounds
 from mqbridge.errors import ClusterError, Failure, RefusalReason, RequestRefused
+from mqbridge.groups.acknowledged import Acknowledged
 from mqbridge.groups.lock_owners import RecordedLockOwners
 from mqbridge.groups.store import GroupKey, GroupStore
 from mqbridge.listener.feed import Feed, FeedLimits
@@ -62,8 +64,14 @@ class Groups(Protocol):
     async def committed(self, topic: ListenedTopic, group: str) -> Mapping[int, Position]:
         """Return the positions before which everything is acknowledged, by partition index, where they are known."""
 
+    async def leave(self, topic: ListenedTopic) -> None:
+        """Read a topic no longer, because it is going to be deleted; a consumer that comes later opens its feed anew."""
+
     async def forget(self, topic: ListenedTopic) -> None:
-        """Forget everything about the groups of a topic, which is being deleted."""
+        """Forget everything about the groups of a topic, which was deleted or is being deleted."""
+
+    async def advance(self, topic: ListenedTopic, group: str, positions: Mapping[int, Position]) -> None:
+        """Acknowledge everything before these positions, by partition index; what is acknowledged behind them stays so."""
 
     async def close(self, deadline: float | None = None) -> None:
         """Commit, and leave all groups."""
@@ -104,6 +112,11 @@ class Partitions:
             return reader
 
         return ReaderSource(Partition(self._cluster.name, topic.backing, name, partition), open_reader, begin)
+
+    def advanced(self, known: Acknowledged, position: Position) -> Acknowledged:
+        """Return a state in which everything before a position is acknowledged, too."""
+        ranges, partial = known.behind(self._cluster.numbering.number(position) - 1)
+        return replace(known, mark=max(known.mark, position), ranges=ranges, partial=partial)
 
     async def open_reader(self, topic: ListenedTopic, partition: int, start: GroupStart | Position, name: str) -> Feed:
         """Return a feed of its own that nobody keeps a position of; end it with `Feed.detach`."""

@@ -31,7 +31,7 @@ from mqbridge.listener.groups import GroupNames, Groups, Partitions
 from mqbridge.listener.limits import InFlightBytes, UnacknowledgedBytes, limited
 from mqbridge.listener.notes import Notes
 from mqbridge.listener.own_groups import OwnGroups
-from mqbridge.listener.parking import Parking, parking_name
+from mqbridge.listener.parking import Parking, is_default_parking_topic, parking_name
 from mqbridge.listener.publishers import Publishers
 from mqbridge.listener.server import ProtocolServer, ServedSystem, Services
 from mqbridge.listener.topics import ListenedTopics, TopicTemplate
@@ -107,6 +107,7 @@ class Listener:
         self._dead_letters_lock = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
         """The task that closes the listener."""
+        notes = Notes(store, settings.name, cluster.name)
         limits = FeedLimits(self.unacknowledged, settings.unacknowledged_span)
         partitions = Partitions(cluster, settings.name, system.unit_format, limits)
         self.topics = ListenedTopics(
@@ -114,6 +115,7 @@ class Listener:
             TopicTemplate(settings.topics),
             create_partitions=settings.create_partitions,
             is_reserved=reserved_topics(settings, cluster),
+            notes=notes,
         )
         self.publishers = Publishers(cluster, self.in_flight, self._open_dead_letters, in_order=system.answers_in_order)
         self.groups = self._make_groups(partitions, store, member)
@@ -127,6 +129,8 @@ class Listener:
             self._open_dead_letters,
             member,
         )
+        if isinstance(self.groups, BackingGroups):
+            self.groups.delete_unused = self.parking.delete_group
         self.server: ProtocolServer = system.make(
             Services(
                 name=settings.name,
@@ -137,7 +141,7 @@ class Listener:
                 partitions=partitions,
                 parking=self.parking,
                 definitions=Definitions(cluster),
-                notes=Notes(store, settings.name, cluster.name),
+                notes=notes,
                 in_flight=self.in_flight,
                 numbering=cluster.numbering,
                 max_message_bytes=lambda: cluster.capabilities.max_message_bytes,
@@ -280,5 +284,11 @@ def _bind(bind: Callable[[], None], name: str, key: str, address: str) -> None:
 def reserved_topics(settings: ListenerSettings, cluster: Cluster) -> Callable[[str], bool]:
     """Return a function that is True for the names of topics which the gateway uses itself: clients do not see them."""
     parking = parking_name(cluster.capabilities.topic_name, f"{settings.parking}-")
+    rule = cluster.capabilities.topic_name
     exact = {settings.dead_letter_topic, definitions_topic(cluster), settings.parking}
-    return lambda name: name in exact or name.startswith((f"{settings.parking}-", parking, "mqbridge-dead-"))
+    begins = f"{settings.parking}-", parking, "mqbridge-dead-"
+
+    def is_reserved(name: str) -> bool:
+        return name in exact or name.startswith(begins) or is_default_parking_topic(rule.unescape(name))
+
+    return is_reserved

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
+from functools import partial
 
 from mqbridge.adapter.inbound import Sharing, Start
 from mqbridge.adapter.tools.deadlines import resolve_deadline, seconds_until
@@ -169,8 +170,7 @@ class OwnGroups:
                 return
 
     def _record(self, key: GroupKey, position: Position) -> None:
-        state = Acknowledged(position, position)
-        self._store.record(key, lambda: state)
+        self._store.record(key, partial(_same, Acknowledged(position, position)))
 
     def release(self, feed: Feed) -> None:
         """Use a feed no longer; its source is released when nobody uses it."""
@@ -263,11 +263,28 @@ class OwnGroups:
         states = {index: self._store.load(self._partitions.key(topic, index, group)) for index in topic.partitions}
         return {index: state.mark for index, state in states.items() if state is not None}
 
-    async def forget(self, topic: ListenedTopic) -> None:
-        """Delete the groups of a topic that is deleted; feeds that are open end."""
+    async def advance(self, topic: ListenedTopic, group: str, positions: Mapping[int, Position]) -> None:
+        """Acknowledge through the feeds that are open, and otherwise in what is recorded."""
+        for partition, position in positions.items():
+            key = self._partitions.key(topic, partition, group)
+            async with limited(f"advancing group {group} of topic {topic.name}"), self._locks.hold(key):
+                opened, known = self._feeds.get(key), self._store.load(key)
+                if opened is not None and opened.feed.is_held:
+                    await opened.feed.advance(position)
+                elif known is not None and position > known.mark:
+                    advanced = self._partitions.advanced(known, position)
+                    self._store.record(key, partial(_same, advanced))
+                await self._store.written(key)
+
+    async def leave(self, topic: ListenedTopic) -> None:
+        """Close the feeds that are open."""
         for key in [key for key in self._feeds if key.topic == topic.backing]:
             async with self._locks.hold(key):
                 await self._close_feed(key)
+
+    async def forget(self, topic: ListenedTopic) -> None:
+        """Delete the groups of a topic; feeds that are open end."""
+        await self.leave(topic)
         self._partitions.forget(topic, self._store)
         for name in self._store.notes(self._listener, self._cluster, DELETED_PARTITIONS):
             if name.startswith(f"{topic.backing}\n"):
@@ -279,3 +296,7 @@ class OwnGroups:
         await asyncio.gather(*(self._close_feed(key, deadline) for key in list(self._feeds)), return_exceptions=True)
         if self._closing:
             await asyncio.wait(self._closing, timeout=max(GRACE_S, seconds_until(deadline)))
+
+
+def _same(state: Acknowledged) -> Acknowledged:
+    return state

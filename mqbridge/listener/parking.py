@@ -28,14 +28,15 @@ What this rests on further: lanes of the backing deliver in order, and it keeps 
 import asyncio
 import hashlib
 import logging
+import re
 import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.formats import UnitFormat, batch_of_units
@@ -84,6 +85,9 @@ ATTEMPTS = 3
 """Attempts to store what is due for a group; then it goes to the end of its level, so that others get theirs."""
 
 
+_DEFAULT_PARKING = re.compile(rf"mqbridge-.+-(?:{'|'.join(LEVELS_S)}|moves|due-[0-9a-f]{{16}})")
+
+
 class Waiting(NamedTuple):
     """A unit that is to be parked, with its feed, and the number of partitions of its topic."""
 
@@ -96,6 +100,11 @@ class Waiting(NamedTuple):
 def parking_name(rule: NameRule, name: str) -> str:
     """Return a name as the system accepts it: as it is, if it does."""
     return rule.escape(name) if rule.problem(name) else name
+
+
+def is_default_parking_topic(name: str) -> bool:
+    """Return True for the name of a parking topic of any listener whose configuration does not name them otherwise."""
+    return _DEFAULT_PARKING.fullmatch(name) is not None
 
 
 class Parking:
@@ -173,7 +182,7 @@ class Parking:
 
     async def _look(self) -> None:
         """Find out which parking topics there are. Raises ClusterError."""
-        levels = set(self._levels.values())
+        levels, known = set(self._levels.values()), set(self._known)
         async with limited("looking for parking topics"):
             if self._cluster.capabilities.list_topics:
                 found = set(await self._cluster.topics())
@@ -181,8 +190,16 @@ class Parking:
                 found = {name for name in found if name in levels or name.startswith(begin)}
             else:
                 found = {name for name in levels | self._known if await self._cluster.describe(name) is not None}
+        for name in known - found:  # others have deleted it
+            self._lost(name)
         for name in found - self._known:
             self._found(name)
+
+    def _lost(self, name: str) -> None:
+        """Take note that the topic of what is due for a group does not exist any more; a level that is deleted comes again."""
+        if name not in self._levels.values():
+            self._known.discard(name)
+            self._counts.pop(name, None)
 
     def _found(self, name: str) -> None:
         """Take note of a parking topic that exists: read it if it is a level, and tell the subscriptions."""
@@ -227,6 +244,7 @@ class Parking:
         async with limited(f"finding what is due for group {group}"):
             described = await self._cluster.describe(name)
         if described is None:
+            self._lost(name)
             return None
         partitions = {index: partition for partition, index in described.index_by_partition.items()}
         return ListenedTopic(f"what is due of {topic.name}", name, partitions, is_partitioned=True, is_due=True)
@@ -361,18 +379,28 @@ class Parking:
         if self._due_name(topic.backing, group) in self._known and not await self._groups.exists(topic, group):
             await self._forget(topic, group)
 
-    async def forget_groups(self, topic: ListenedTopic) -> None:
-        """Forget the groups of a topic that is deleted, with what is parked for them. Raises RequestRefused, ClusterError."""
+    @asynccontextmanager
+    async def deleting(self, topic: ListenedTopic) -> AsyncIterator[None]:
+        """Let the body delete a topic. Its groups, and what is parked for them, go with it, and stay if the body fails.
+
+        Raises RequestRefused, ClusterError.
+        """
         try:
             groups = await self._groups.names(topic)
         except RequestRefused as error:
             log.debug("the groups of %s cannot be listed: %s", topic.name, error)
             groups = []
+        await self._groups.leave(topic)
+        async with AsyncExitStack() as moves:
+            for group in groups:
+                await moves.enter_async_context(self.moving(topic, group, topic.partitions))
+            yield
         await self._groups.forget(topic)
         for group in groups:
-            async with self.moving(topic, group, topic.partitions):
-                pass
-            await self._forget(topic, group)
+            try:
+                await self._forget(topic, group)
+            except MqbridgeError as error:
+                log.warning("what was parked for group %s of %s, which is deleted, is left: %s", group, topic.name, error)
 
     async def _forget(self, topic: ListenedTopic, group: str) -> None:
         """Delete the topic of what is due for a group that was deleted. Raises ClusterError."""
@@ -380,7 +408,7 @@ class Parking:
         if due is None or not self._cluster.capabilities.delete_topics:
             return
         await self._groups.forget(due)
-        self._known.discard(due.backing)
+        self._lost(due.backing)
         if (outbound := self._outbounds.get(due.backing)) is not None:
             await self._close_outbound(due.backing, outbound)
         async with limited(f"deleting {due.backing}"):
@@ -464,7 +492,8 @@ class Parking:
                 lane.acknowledge(batch, range(at))
 
     async def _store_again(self, level: str, lane: InboundLane, messages: Sequence[Message]) -> None:
-        """Store messages where they go next; those of groups that were moved are dropped. Raises LaneRevoked, ClusterError."""
+        """Store messages where they go next; those of groups that were moved are dropped. Raises LaneRevoked, MqbridgeError."""
+        await self._moves.catch_up()
         now_ms = _now_ms()
         later: dict[str, list[Message]] = {}
         due: dict[tuple[str, int], list[tuple[Parked, Unit | Message]]] = {}
@@ -486,34 +515,40 @@ class Parking:
         for (topic, partition), waiting in due.items():
             for kind in (Unit, Message):
                 chosen = [(parked, content) for parked, content in waiting if isinstance(content, kind)]
-                left = await self._store(lane, topic, partition, [content for _, content in chosen], attempts=ATTEMPTS)
-                again = {id(content) for content in left}
-                await self._store(
-                    lane, self._levels[level], 0, [wrap(parked, content) for parked, content in chosen if id(content) in again]
-                )
-                self.brought_back += len(chosen) - len(left)
+                left = chosen if topic in self._moving else await self._store_due(lane, topic, partition, chosen)
+                await self._store(lane, self._levels[level], 0, [wrap(parked, content) for parked, content in left])
 
-    async def _store(
-        self,
-        lane: InboundLane,
-        topic: str,
-        partition: int,
-        contents: Sequence[Unit | Message],
-        *,
-        attempts: int | None = None,
-    ) -> Sequence[Unit | Message]:
-        """Store units, or messages, and return those that are not stored after these attempts; None: try again and again.
+    async def _store_due(
+        self, lane: InboundLane, topic: str, partition: int, waiting: Sequence[tuple[Parked, Unit | Message]]
+    ) -> Sequence[tuple[Parked, Unit | Message]]:
+        """Store units, or messages, for their group; return those that are not stored after ATTEMPTS. Raises LaneRevoked.
 
-        Raises LaneRevoked when the lane is given up.
+        The group may have been moved since they were read, or since the last attempt: then they are dropped.
         """
         pauses = Backoff()
-        while contents and attempts != 0:
-            contents, problem = await self._try_to_store(topic, partition, contents)
-            attempts = None if attempts is None else attempts - 1
-            if contents:
+        for _ in range(ATTEMPTS):
+            kept = [each for each in waiting if not self._is_void(each[0])]
+            self.dropped += len(waiting) - len(kept)
+            if not kept:
+                return ()
+            left, problem = await self._try_to_store(topic, partition, [content for _, content in kept])
+            again = {id(content) for content in left}
+            waiting = [each for each in kept if id(each[1]) in again]
+            self.brought_back += len(kept) - len(waiting)
+            if not waiting:
+                return ()
+            log.warning("messages that were parked cannot be stored in %s, which is tried again: %s", topic, problem)
+            await _sleep(lane, pauses.delay())
+        return waiting
+
+    async def _store(self, lane: InboundLane, topic: str, partition: int, messages: Sequence[Message]) -> None:
+        """Store messages in a level, trying again and again. Raises LaneRevoked when the lane is given up."""
+        pauses, left = Backoff(), cast("Sequence[Unit | Message]", messages)
+        while left:
+            left, problem = await self._try_to_store(topic, partition, left)
+            if left:
                 log.warning("messages that were parked cannot be stored in %s, which is tried again: %s", topic, problem)
                 await _sleep(lane, pauses.delay())
-        return contents
 
     async def _try_to_store(
         self, topic: str, partition: int, contents: Sequence[Unit | Message]

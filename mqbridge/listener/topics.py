@@ -17,6 +17,7 @@ from mqbridge.adapter.topics import Topic
 from mqbridge.errors import ClusterError, ConfigError, RefusalReason, RequestRefused
 from mqbridge.listener.keyed_locks import KeyedLocks
 from mqbridge.listener.limits import limited
+from mqbridge.listener.notes import Notes
 from mqbridge.net.backoff import Backoff
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ FRESH_S = 1.0
 """How long a description of a topic is used without asking the cluster again."""
 CREATE_TIMEOUT_S = 20.0
 """Maximum time until a topic that was created or grown is seen: some systems show it at all servers only after a while."""
+ONE_PARTITION, PARTITIONED, NOT_PARTITIONED = "topics with one partition", "partitioned", "not partitioned"
+"""The kind of notes about topics with one partition, and their values."""
 MAX_KNOWN_TOPICS = 10_000
 """Maximum number of topics whose description is kept; a listener that serves more asks the cluster more often."""
 MAX_CREATED_PARTITIONS = 1000
@@ -94,10 +97,12 @@ class ListenedTopics:
         *,
         create_partitions: int | None,
         is_reserved: Callable[[str], bool] = lambda _: False,
+        notes: Notes | None = None,
     ) -> None:
         """`create_partitions` is the number of partitions of topics that clients create; None: they may not create any.
 
-        `is_reserved` returns True for the names (in the cluster) of topics that the gateway uses itself.
+        `is_reserved` returns True for the names (in the cluster) of topics that the gateway uses itself. `notes` keep how topics
+        with one partition were created.
         """
         self._cluster, self._template = cluster, template
         self._create_partitions, self._is_reserved = create_partitions, is_reserved
@@ -105,7 +110,8 @@ class ListenedTopics:
         """The last description of each topic, with the loop time at which it was asked for, by the name in the cluster."""
         self._asking = KeyedLocks[str]()
         """Held while the cluster is asked for a topic: once for all who want it."""
-        self._one_partition: dict[str, bool] = {}
+        self._notes = Notes(None, "", "") if notes is None else notes
+        self._one_partition = {name: value == PARTITIONED for name, value in self._notes.load(ONE_PARTITION).items()}
         """Whether a topic with one partition was created as a partitioned one, by the name in the cluster."""
 
     @property
@@ -207,13 +213,28 @@ class ListenedTopics:
             raise RequestRefused(text, RefusalReason.NOT_ALLOWED)
         async with limited(f"creating topic {name}"):
             await self._cluster.create(backing, partitions)
-        if partitions == 1:
-            if len(self._one_partition) >= MAX_KNOWN_TOPICS:
-                self._one_partition.clear()
-            self._one_partition[backing] = is_partitioned
+        await self._note_one_partition(backing, is_partitioned if partitions == 1 else None)
         self._forget(backing)
         log.info("topic %s has %d partitions: created for clients as %s", backing, partitions, name)
         return await self._wait_seen(name, partitions)
+
+    async def _note_one_partition(self, backing: str, is_partitioned: bool | None) -> None:
+        """Keep whether a topic with one partition is a partitioned one; None: the topic has another number, or is gone.
+
+        Nothing is kept of those that are as clients create them by default.
+        """
+        default = self._create_partitions != 1
+        kept = None if is_partitioned is default else is_partitioned
+        if kept is self._one_partition.get(backing):
+            return
+        if kept is None:
+            del self._one_partition[backing]
+        elif len(self._one_partition) < MAX_KNOWN_TOPICS:
+            self._one_partition[backing] = kept
+        try:
+            await self._notes.write(ONE_PARTITION, backing, None if kept is None else (PARTITIONED if kept else NOT_PARTITIONED))
+        except ClusterError as error:
+            log.warning("whether topic %s is a partitioned one is not known after a restart: %s", backing, error)
 
     async def _wait_seen(self, name: str, partitions: int) -> ListenedTopic:
         """Wait until a topic is seen with this number of partitions."""
@@ -239,5 +260,5 @@ class ListenedTopics:
         async with limited(f"deleting topic {name}"):
             await self._cluster.delete(topic.backing)
         self._forget(topic.backing)
-        self._one_partition.pop(topic.backing, None)
+        await self._note_one_partition(topic.backing, None)
         log.info("topic %s was deleted for clients, who know it as %s", topic.backing, name)

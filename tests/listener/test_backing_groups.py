@@ -504,3 +504,20 @@ async def test_a_partition_of_which_nothing_is_taken_leaves_the_others_their_roo
         bench.send(1, 2, partition=partition)
     for partition in range(3):
         (await take_some(await bench.open(topic, partition), 1)).clear()
+
+
+@pytest.mark.parametrize("is_joined", [True, False])
+async def test_what_is_acknowledged_behind_a_skipped_message_stays_acknowledged(bench: BackingBench, is_joined: bool) -> None:
+    topic = await bench.topic()
+    bench.send(*range(6))
+    feed = await bench.held(await bench.open(topic))
+    for each in (await take_some(feed, 6))[3:5]:
+        feed.acknowledge(each)
+    if not is_joined:
+        bench.groups.release(feed)
+        await bench.until_nothing_is_left()
+    await bench.groups.advance(topic, "g", {0: (2,)})
+    if is_joined:
+        bench.groups.release(feed)
+        await bench.until_nothing_is_left()
+    assert await taken_numbers(await bench.open(topic), 2) == [2, 5]

@@ -356,3 +356,23 @@ async def test_a_created_group_gets_what_is_sent_later(bench: OwnBench) -> None:
     bench.send(3)
     await bench.groups.create(topic, "g", START if isinstance(START, Start) else Start.EARLIEST)
     assert await taken_numbers(await bench.open(topic), 1) == [2]
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_what_is_acknowledged_behind_a_skipped_message_stays_so(bench: OwnBench, is_open: bool) -> None:
+    topic = await bench.topic()
+    bench.send(*range(6))
+    feed = await bench.open(topic)
+    for each in (await take_some(feed, 6))[3:5]:
+        feed.acknowledge(each)
+    if not is_open:
+        bench.groups.release(feed)
+        await bench.until_nothing_is_left()
+    await bench.groups.advance(topic, "g", {0: (2,)})
+    assert await bench.groups.committed(topic, "g") == {0: (2,)}
+    if is_open:
+        bench.groups.release(feed)
+        await bench.until_nothing_is_left()
+    assert await taken_numbers(await bench.open(topic), 2) == [2, 5]
+    await bench.groups.advance(topic, "g", {0: (6,)})
+    assert await bench.groups.committed(topic, "g") == {0: (6,)}

@@ -7,7 +7,7 @@ import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from mqbridge.adapter.formats import MAX_UNIT_MESSAGES
 from mqbridge.adapter.inbound import Sharing, Start
 from mqbridge.errors import LaneRevoked, MqbridgeError, RefusalReason, RequestRefused
 from mqbridge.listener.groups import GroupStart
+from mqbridge.listener.parking import LOOK_S
 from mqbridge.listener.publishers import sender_partition
 from mqbridge.listener.server import ServerCounts, Services
 from mqbridge.message import Position
@@ -415,7 +416,9 @@ class Broker:
                     log.warning("what is due for subscription %s is not read now: %s", subscription.name, error)
                     await asyncio.sleep(pauses.delay())
                     continue
-                await found.wait()
+                with suppress(TimeoutError):  # another gateway may have made it, or added partitions
+                    async with asyncio.timeout(LOOK_S):
+                        await found.wait()
         finally:
             stop()
         if subscription.state is SubscriptionState.ENDED:

@@ -82,8 +82,10 @@ class SubscriptionFeeds:
         self.of(delivered).count_redelivery(delivered)
 
     def allow(self, size: int) -> None:
-        """Permit to hold more bytes, see `Feed.allow`."""
+        """Permit each feed to hold more bytes, see `Feed.allow`: the parts of a large message come through one of them."""
         self.main.allow(size)
+        if self.due is not None:
+            self.due.allow(size)
 
     async def recorded(self) -> None:
         """Wait until what is acknowledged now is recorded, see `Feed.recorded`. Raises ClusterError."""

@@ -15,6 +15,7 @@ from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.groups.store import GroupStore
 from mqbridge.listener import parked, parking
+from mqbridge.listener.definitions import Definitions
 from mqbridge.listener.feed import Feed, FeedLimits
 from mqbridge.listener.limits import UnacknowledgedBytes
 from mqbridge.listener.listener import Listener
@@ -24,7 +25,7 @@ from mqbridge.listener.server import load_servers
 from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.message import Batch, Message, Position, Share
-from mqbridge.pulsar.server import subscription_feeds
+from mqbridge.pulsar.server import broker, subscription_feeds
 from mqbridge.pulsar.server.consumer import ServedConsumer
 from mqbridge.pulsar.server.message_ids import DUE_LEDGER, MessageIds
 from mqbridge.pulsar.server.subscription import ServedSubscription
@@ -47,6 +48,7 @@ def _levels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parking, "HOLD_S", 0.1)
     monkeypatch.setattr(subscription_feeds, "HOLD_S", 0.1)
     monkeypatch.setattr(parking, "LOOK_S", 0.1)
+    monkeypatch.setattr(broker, "LOOK_S", 0.1)
     monkeypatch.setattr(parking, "RETRY_S", 0.05)
     for level in parked.LEVELS_S:
         monkeypatch.setitem(parked.LEVELS_S, level, {"1m": 0.3, "2m": 0.6}.get(level, 7200.0))
@@ -536,3 +538,104 @@ async def test_what_is_parked_in_a_partition_that_was_added_comes_there() -> Non
             await producer.store(b"%d" % index, producer=index, deliver_at_time=in_ms(0.8))
             frame = await consumer.next(lambda frame: frame.type == pb.BaseCommand.MESSAGE)
             assert (frame.command.message.consumer_id, payload_of(frame)) == (index, b"%d" % index)
+
+
+async def test_a_large_message_in_parts_that_was_parked_may_be_larger_than_what_a_feed_holds() -> None:
+    """Nothing of it is acknowledged before its last part has come, and all parts come through what is due."""
+    async with serving(unacknowledged_bytes=1 << 20) as served:
+        producer, consumer = await served.connect(), await served.connect()
+        await producer.produce()
+        await consumer.subscribe(permits=1000, subType=SHARED)
+        due_ms, parts = in_ms(1.5), 10
+        for part in range(parts):
+            chunk = {"uuid": "u-0", "num_chunks_from_msg": parts, "total_chunk_msg_size": parts * 200_000, "chunk_id": part}
+            producer.send_entry(bytes(200_000), part, deliver_at_time=due_ms, **chunk)
+            await producer.of(pb.BaseCommand.SEND_RECEIPT)
+        await until(lambda: parking_of(served).parked == parts)
+        got = [await consumer.message() for _ in range(parts)]
+        assert {entry[0] for entry, _ in got} == {DUE_LEDGER}
+        consumer.ack(*[entry for entry, _ in got])
+        await consumer.ping()
+
+
+async def test_a_due_topic_that_another_gateway_has_deleted_and_made_again_is_found() -> None:
+    async with serving() as served:
+        producer, consumer = await served.connect(), await subscribed(served)
+        await producer.produce()
+        await producer.store(b"first", deliver_at_time=in_ms(0.5))
+        assert await consumer.messages(1) == [b"first"]
+        await consumer.close()
+        await until(lambda: not served.broker.subscriptions)
+        (due,) = [name for name in await served.cluster.topics() if "-due-" in name]
+        await until(lambda: not served.listener.groups._feeds)  # type: ignore[attr-defined]
+        await served.cluster.delete(due)  # by another gateway
+        await subscribed(served)
+        await until(lambda: due not in parking_of(served)._known)
+        await served.cluster.create(due, 1)  # likewise
+        (subscription,) = served.broker.subscriptions.values()
+        await until(lambda: subscription.feeds.due is not None)
+
+
+async def test_what_another_gateway_has_moved_is_not_brought_back_by_one_that_knew_of_no_moves() -> None:
+    """The topic of moves is made after this gateway has begun to read the levels."""
+    async with serving() as served:
+        producer, consumer = await served.connect(), await subscribed(served)
+        await producer.produce()
+        await producer.store(b"later", deliver_at_time=in_ms(1.2))
+        await until(lambda: parking_of(served).parked == 1)
+        topic = await served.listener.topics.find(TOPIC)
+        assert topic is not None
+        elsewhere = Definitions(served.cluster, topic="mqbridge-app-moves")
+        await elsewhere.start()
+        name = parking_of(served)._due_name(topic.backing, "s") + "/0"
+        begun = await elsewhere.add(name, parking.BEGUN, 0, b"")
+        await elsewhere.add(name, parking.DONE, 0, b"%d" % begun.registered_ms)
+        await elsewhere.close()
+        await until(lambda: parking_of(served).dropped == 1)
+        assert parking_of(served).brought_back == 0
+        await consumer.ping()
+
+
+async def test_a_group_that_is_deleted_while_its_message_is_brought_back_is_not_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as served:
+        producer, consumer = await served.connect(), await subscribed(served)
+        await producer.produce()
+        sent, is_sending, goes_on = parking_of(served)._sent, asyncio.Event(), asyncio.Event()
+
+        async def send(topic: str, outbound: Outbound, partition: int, share: Share) -> object:
+            if "-due-" in topic:
+                is_sending.set()
+                await goes_on.wait()
+            return await sent(topic, outbound, partition, share)
+
+        monkeypatch.setattr(parking_of(served), "_sent", send)
+        await producer.store(b"later", deliver_at_time=in_ms(0.5))
+        await is_sending.wait()
+        consumer.send(client_commands.unsubscribe(request := consumer.number(), 1))
+        await consumer.answer(request)
+        goes_on.set()
+        await until(lambda: parking_of(served).dropped == 1)
+        assert not [name for name in await served.cluster.topics() if "-due-" in name]
+
+
+async def test_a_group_that_is_deleted_in_its_partitions_one_after_the_other_loses_what_is_parked() -> None:
+    async with serving(owns_groups=False, create_partitions=2) as served:
+        await served.cluster.create("t", 2)
+        producer, *consumers = [await served.connect() for _ in range(3)]
+        for index, consumer in enumerate(consumers):
+            await producer.produce(index, f"{TOPIC}-partition-{index}")
+            await consumer.subscribe(1, f"{TOPIC}-partition-{index}", permits=10, subType=SHARED)
+        producer.send_entry(b"later", 0, 0, deliver_at_time=in_ms(1.5))
+        await until(lambda: parking_of(served).parked == 1)
+        consumers[1].send(client_commands.unsubscribe(request := consumers[1].number(), 1))
+        await consumers[1].answer(request)
+        await consumers[0].close()
+        await until(lambda: parking_of(served).dropped == 1)
+        assert not [name for name in await served.cluster.topics() if "-due-" in name]
+
+
+def test_parking_topics_of_other_listeners_are_known_by_their_names() -> None:
+    assert all(map(parking.is_default_parking_topic, ["mqbridge-b-2m", "mqbridge-b-moves", "mqbridge-a-b-due-0123456789abcdef"]))
+    assert not any(map(parking.is_default_parking_topic, ["orders-2m", "mqbridge-2m", "mqbridge-b-due", "mqbridge-b-orders"]))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mqbridge.errors import Unreachable
+from mqbridge.errors import ClusterError, Failure, Unreachable
+from mqbridge.listener.topics import ONE_PARTITION
 from mqbridge.message import Message
 from mqbridge.pulsar.server.web import app
 from mqbridge.pulsar.server.web.served import ConsumerView, ProducerView, SubscriptionView
@@ -251,3 +252,40 @@ async def test_messages_of_other_writers_do_not_matter_to_lists(web: WebBench) -
     await web.cluster.create("orders", 2)
     await web.send("orders", Message(b"1"), partition=1)
     assert await web.call("GET", f"{BASE}/partitioned") == ["persistent://public/default/orders"]
+
+
+async def test_of_two_that_create_a_topic_at_the_same_time_one_is_refused(web: WebBench) -> None:
+    async def create(path: str, body: object = None) -> int:
+        return int((await web.client.request("PUT", f"{BASE}/{path}", json=body)).status_code)
+
+    for first, second in [(("a",), ("a",)), (("b/partitions", 2), ("b/partitions", 5)), (("c/partitions", 1), ("c",))]:
+        assert sorted(await asyncio.gather(create(*first), create(*second))) == [204, 409]
+
+
+async def test_a_topic_with_one_partition_is_a_partitioned_one_after_a_restart(tmp_path: Path) -> None:
+    for round_ in range(2):
+        async with web_bench(tmp_path, "own") as web:
+            if not round_:
+                await web.call("PUT", "parts/partitions", 1, status=204)
+                await web.call("PUT", "plain", status=204)
+                await web.call("PUT", "gone", status=204)
+                await web.call("DELETE", "gone", status=204)
+            assert await web.call("GET", "parts/partitions") == {"partitions": 1, "deleted": False}
+            assert await web.call("GET", "plain/partitions") == {"partitions": 0, "deleted": False}
+            assert set(web.store.notes("app", "log", ONE_PARTITION)) == {"plain"}, "the other is as topics are by default"
+            if round_:
+                await web.call("POST", "parts/partitions", 3, status=204)
+
+
+async def test_a_topic_that_cannot_be_deleted_keeps_its_subscriptions(web: WebBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await web.call("PUT", "t", status=204)
+    await web.send("t", Message(b"1"), Message(b"2"))
+    await web.call("PUT", "t/subscription/s", "earliest", status=204)
+
+    async def refuse(topic: str) -> None:
+        raise ClusterError(f"topic {topic} has members", Failure.FATAL)
+
+    monkeypatch.setattr(web.cluster, "delete", refuse)
+    await web.reason("DELETE", "t", status=412)
+    assert await web.call("GET", "t/subscriptions") == ["s"]
+    assert await web.committed("t", "s") == {0: 0}

@@ -103,7 +103,8 @@ class WebBench:
         partitions = Partitions(self.cluster, "app", FORMAT, FeedLimits(UnacknowledgedBytes(1 << 20), 10_000))
         template = TopicTemplate(self.changes.pop("template", "persistent://public/default/{topic}"))
         create_partitions = self.changes.pop("create_partitions", 2)
-        self.topics = ListenedTopics(self.cluster, template, create_partitions=create_partitions)
+        notes = Notes(self.store, "app", "log")
+        self.topics = ListenedTopics(self.cluster, template, create_partitions=create_partitions, notes=notes)
         self.groups: Groups
         if self.mode == "own":
             self.groups = OwnGroups(partitions, self.store, "app", "log")
@@ -131,7 +132,7 @@ class WebBench:
                 _no_dead_letters,
                 "test",
             ),
-            "notes": Notes(self.store, "app", "log"),
+            "notes": notes,
             "open_dead_letters": _no_dead_letters,
             "max_message_bytes": lambda: None,
             "may_manage": True,

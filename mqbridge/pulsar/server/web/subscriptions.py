@@ -125,7 +125,7 @@ class SubscriptionPages:
         return no_content()
 
     async def _skip(self, request: Request) -> Response:
-        """Move a subscription past a number of messages."""
+        """Acknowledge a number of messages for a subscription, from its position on. What is parked is not among them."""
         count = number_in_path(request, "count")
         self._context.check_manage("skip messages")
         target, name = await self._find(request)
@@ -138,7 +138,7 @@ class SubscriptionPages:
         committed = await self._committed(target, name)
         if partition in committed:
             bounds = await services.partitions.bounds(target.topic, partition)
-            await self._move(target, name, {partition: position_after(bounds, committed[partition], count)})
+            await services.groups.advance(target.topic, name, {partition: position_after(bounds, committed[partition], count)})
         return no_content()
 
     async def _skip_all(self, request: Request) -> Response:
@@ -153,7 +153,7 @@ class SubscriptionPages:
         return no_content()
 
     async def _expire(self, request: Request) -> Response:
-        """Move a subscription past the messages that were stored more than some seconds ago."""
+        """Acknowledge the messages that were stored more than some seconds ago. What is parked is not among them."""
         seconds = number_in_path(request, "seconds", highest=MAX_AGE_S)
         self._context.check_manage("expire messages")
         target, name = await self._find(request)
@@ -181,7 +181,7 @@ class SubscriptionPages:
         begins = dict(zip(committed, await for_each(committed, position_at), strict=True))
         moved = {index: begin for index, begin in begins.items() if begin > committed[index]}
         if moved:
-            await self._move(target, name, moved)
+            await self._context.services.groups.advance(target.topic, name, moved)
         return bool(moved)
 
     # --- what they share --------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mqbridge.listener.keyed_locks import KeyedLocks
 from mqbridge.listener.topics import ListenedTopic
 from mqbridge.pulsar.server.web.answers import json_response, no_content
 from mqbridge.pulsar.server.web.context import WebContext, for_each
@@ -23,7 +24,7 @@ from mqbridge.pulsar.server.web.requests import (
     topic_name,
     whole_number,
 )
-from mqbridge.pulsar.wire.names import parse_topic
+from mqbridge.pulsar.wire.names import TopicName, parse_topic
 
 MAX_LISTED = 10_000
 """Maximum number of topics in a list: each is asked for its partitions."""
@@ -37,6 +38,8 @@ class TopicPages:
 
     def __init__(self, context: WebContext) -> None:
         self._context = context
+        self._creating = KeyedLocks[str]()
+        """Held while a topic is looked for and created, or grown, by its name."""
 
     def routes(self) -> list[Route]:
         """Return the routes of the pages."""
@@ -96,6 +99,11 @@ class TopicPages:
         """Create a topic without partitions."""
         name = topic_name(request)
         self._context.check_create("topics")
+        async with self._creating.hold(str(name.parent)):
+            await self._create_plain(name)
+        return no_content()
+
+    async def _create_plain(self, name: TopicName) -> None:
         existing = await self._context.services.topics.find(str(name.parent), fresh=True)
         has_partition = existing is not None and existing.is_partitioned and name.partition_index < existing.count
         if name.partition_index >= 0 and not has_partition:
@@ -104,7 +112,6 @@ class TopicPages:
         if existing is not None:
             raise HTTPException(HTTPStatus.CONFLICT, EXISTS)
         await self._context.services.topics.create(str(name), 1, is_partitioned=False)
-        return no_content()
 
     async def _create_partitioned(self, request: Request) -> Response:
         name = topic_name(request)
@@ -113,9 +120,10 @@ class TopicPages:
         if name.partition_index >= 0:
             raise HTTPException(HTTPStatus.PRECONDITION_FAILED, f"the name {name.local} is that of a partition")
         topics = self._context.services.topics
-        if await topics.find(str(name), fresh=True) is not None:
-            raise HTTPException(HTTPStatus.CONFLICT, EXISTS)
-        await topics.create(str(name), count, is_partitioned=True)
+        async with self._creating.hold(str(name)):
+            if await topics.find(str(name), fresh=True) is not None:
+                raise HTTPException(HTTPStatus.CONFLICT, EXISTS)
+            await topics.create(str(name), count, is_partitioned=True)
         return no_content()
 
     async def _grow(self, request: Request) -> Response:
@@ -123,6 +131,11 @@ class TopicPages:
         name = topic_name(request)
         self._context.check_manage("add partitions")
         count = await _partition_count(request)
+        async with self._creating.hold(str(name)):
+            await self._grow_to(name, count)
+        return no_content()
+
+    async def _grow_to(self, name: TopicName, count: int) -> None:
         topics = self._context.services.topics
         topic = await topics.find(str(name), fresh=True)
         if topic is None or not topic.is_partitioned:
@@ -132,7 +145,6 @@ class TopicPages:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, reason)
         if count > topic.count:
             await topics.create(str(name), count, is_partitioned=True)
-        return no_content()
 
     # --- deletion -------------------------------------------------------------------------------------------------------
 
@@ -170,9 +182,9 @@ class TopicPages:
         if not services.topics.can_delete:
             raise HTTPException(HTTPStatus.FORBIDDEN, "topics cannot be deleted in this cluster")
         await context.served.close_topic(topic.backing)
-        await services.parking.forget_groups(topic)
-        services.publishers.forget(topic)
-        await services.topics.delete(topic.name)
+        async with services.parking.deleting(topic):
+            services.publishers.forget(topic)
+            await services.topics.delete(topic.name)
         await context.served.schemas.delete(topic.name)
 
     def _users(self, topic: ListenedTopic, partition: int) -> int:
