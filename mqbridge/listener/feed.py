@@ -135,6 +135,11 @@ class Feed:
         return self._source is not None
 
     @property
+    def is_any_out(self) -> bool:
+        """True if a consumer has a unit."""
+        return self._out_count > 0
+
+    @property
     def caught_up(self) -> bool:
         """True if every message that the source had at the last look was taken."""
         return self._source is not None and self._source.caught_up and self._next() is None

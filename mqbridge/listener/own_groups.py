@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 GRACE_S = 0.5
 """Time after the deadline that feeds get that obey it."""
+LINGER_S = 1.0
+"""Time that a feed stays open when its last user is gone: acknowledgements may still come, and clients come back."""
 SETTLE_S = 5.0
 """Time that a feed has, when its last user is gone, until what is being stored of it elsewhere is acknowledged: a message that is
 being parked would otherwise come twice."""
@@ -72,6 +74,8 @@ class OwnGroups:
         """Held while a group is created, by the topic's name in the cluster and the group."""
         self._closing: set[asyncio.Task[None]] = set()
         """Tasks that release the sources of feeds which nobody uses."""
+        self._lingering: dict[GroupKey, asyncio.TimerHandle] = {}
+        """Timers of feeds that nobody uses, after which they are closed."""
         self._is_closed = False
 
     async def open(self, topic: ListenedTopic, partition: int, group: str, start: GroupStart, sharing: Sharing) -> Feed:  # noqa: ARG002 - the server shares the messages itself
@@ -180,9 +184,16 @@ class OwnGroups:
         self._users[key] -= 1
         if self._users[key] <= 0:
             del self._users[key]
-            task = spawn(self._close_unused(key), f"close of {key}")
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            if key in self._lingering:
+                self._lingering.pop(key).cancel()
+            if not self._is_closed:
+                self._lingering[key] = asyncio.get_running_loop().call_later(LINGER_S, self._start_closing, key)
+
+    def _start_closing(self, key: GroupKey) -> None:
+        del self._lingering[key]
+        task = spawn(self._close_unused(key), f"close of {key}")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def _close_unused(self, key: GroupKey) -> None:
         async with self._locks.hold(key):
@@ -293,6 +304,9 @@ class OwnGroups:
     async def close(self, deadline: float | None = None) -> None:
         """Release all sources; the owner of the store writes what they recorded."""
         self._is_closed, deadline = True, resolve_deadline(deadline)
+        for timer in self._lingering.values():
+            timer.cancel()
+        self._lingering.clear()
         await asyncio.gather(*(self._close_feed(key, deadline) for key in list(self._feeds)), return_exceptions=True)
         if self._closing:
             await asyncio.wait(self._closing, timeout=max(GRACE_S, seconds_until(deadline)))

@@ -40,16 +40,18 @@ class OwnBench(Listened):
         assert not self.groups._users
         assert len(self.groups._locks) == len(self.groups._creating) == 0
         assert not self.groups._closing
+        assert not self.groups._lingering
         assert self.readers() == 0
 
     async def until_nothing_is_left(self) -> None:
-        await until(lambda: not self.groups._feeds and not self.groups._closing)
+        await until(lambda: not self.groups._feeds and not self.groups._closing and not self.groups._lingering)
         self.check_nothing_is_left()
 
 
 @pytest.fixture(autouse=True)
 def nothing_settles_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most tests take messages and do nothing with them."""
+    monkeypatch.setattr(own_groups_module, "LINGER_S", 0.0)
     monkeypatch.setattr(own_groups_module, "SETTLE_S", 0.05)
 
 
@@ -115,6 +117,7 @@ async def test_what_is_being_stored_elsewhere_when_the_last_user_goes_is_acknowl
     for each in others:
         feed.give_back(each, counted=False)
     bench.groups.release(feed)
+    await until(lambda: bool(bench.groups._closing))
     opening = spawn(bench.open(topic), "opening")  # the client comes back before its message is stored
     await settle()
     assert not opening.done()

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from mqbridge import __version__, native
 from mqbridge.errors import PeerSilent, ProtocolError, RequestRefused
@@ -51,7 +51,10 @@ PROBE_CHECK_S = 0.05
 MAX_TEXT_CHARS = 200
 """Maximum length of the client's version that is kept."""
 CLOSED_MEMORY = 1000
-"""Number of producers that we have closed and of which sends may still come, which are ignored."""
+"""Number of producers that we have closed and of which sends may still come, which are ignored; and of consumers in `_left`."""
+LATE_ACK_S = 1.0
+"""Time in which acknowledgements of a consumer count that its client has closed: the client for Java writes those that its timer
+has collected beside what it closes with, and sometimes after it. A broker ignores them, and delivers the messages again."""
 TRANSACTION_COMMANDS: dict[int, str] = {
     BaseCommand.TC_CLIENT_CONNECT_REQUEST: "tcClientConnectRequest",
     BaseCommand.NEW_TXN: "newTxn",
@@ -63,6 +66,15 @@ TRANSACTION_COMMANDS: dict[int, str] = {
 _GATHERED = frozenset({BaseCommand.SEND, BaseCommand.FLOW, BaseCommand.ACK})
 """Commands whose work is done once for many of them, see `ServedConnection._finish_gathered`."""
 SERVER_VERSION = f"mqbridge {__version__}"
+
+
+class LeftConsumer(NamedTuple):
+    """A consumer that its client has closed at this loop time; `generations` are those of its feeds then."""
+
+    consumer: ServedConsumer
+    subscription: ServedSubscription
+    generations: tuple[int, int]
+    at: float
 
 
 class ConnectionState(Enum):
@@ -98,6 +110,8 @@ class ServedConnection:
         """Consumers by their id, with their subscription once it is open."""
         self._broker, self._on_change = broker, on_change
         self._endpoint: ServedEndpoint
+        self._left: dict[int, LeftConsumer] = {}
+        """Consumers that the client has closed, the oldest first, for LATE_ACK_S and a while longer."""
         self._closed_producers: dict[int, None] = {}
         """Ids of producers that we have closed, the oldest first."""
         self._sending: dict[ServedProducer, None] = {}
@@ -646,6 +660,7 @@ class ServedConnection:
         request = command.ack
         found = self._open_consumer(request.consumer_id)
         if found is None:
+            self._on_late_ack(request)
             return
         consumer, subscription = found
         has_request = request.HasField("request_id")
@@ -666,6 +681,17 @@ class ServedConnection:
                 lambda request_id, code, text: server_commands.ack_response(consumer.id, request_id, code, text),
             )
 
+    def _on_late_ack(self, request: CommandAck) -> None:
+        """Let the acknowledgements of a consumer count that was closed just now, while nobody else has the messages."""
+        left = self._left.get(request.consumer_id)
+        is_late = left is not None and asyncio.get_running_loop().time() - left.at > LATE_ACK_S
+        if left is None or is_late or left.generations != left.subscription.feeds.generations:
+            return
+        if request.ack_type != CommandAck.Cumulative:
+            left.subscription.acknowledge_queued(request.message_id)
+        elif len(request.message_id) == 1 and not left.subscription.feed.is_any_out:
+            left.subscription.acknowledge_to(request.message_id[0], left.consumer)
+
     async def _answer_ack(self, consumer: ServedConsumer, subscription: ServedSubscription, request_id: int) -> None:
         await subscription.feeds.recorded()
         self.reply(server_commands.ack_response(consumer.id, request_id))
@@ -682,7 +708,17 @@ class ServedConnection:
         if request.consumer_id in self.consumers:
             consumer, subscription = self.consumers.pop(request.consumer_id)
             self._broker.remove_consumer(consumer, subscription)
+            if subscription is not None:
+                self._remember_left(consumer, subscription)
         self.reply(server_commands.success(request.request_id))
+
+    def _remember_left(self, consumer: ServedConsumer, subscription: ServedSubscription) -> None:
+        now = asyncio.get_running_loop().time()
+        while self._left and next(iter(self._left.values())).at < now - LATE_ACK_S:
+            del self._left[next(iter(self._left))]
+        self._left.pop(consumer.id, None)
+        if len(self._left) < CLOSED_MEMORY:
+            self._left[consumer.id] = LeftConsumer(consumer, subscription, subscription.feeds.generations, now)
 
     def _on_unsubscribe(self, command: BaseCommand) -> None:
         request = command.unsubscribe

@@ -259,6 +259,13 @@ class ServedSubscription:
                 if isinstance(taker, ServedConsumer) and taker.out.pop(delivered.number, None) is not None:
                     self._dispatcher.acknowledged(delivered, taker)
 
+    def acknowledge_queued(self, message_ids: Iterable[MessageIdData]) -> None:
+        """Acknowledge entries as `acknowledge` does, except for those that a consumer, or nobody any more, has."""
+        queued = UnitState.QUEUED, UnitState.DELAYED
+        possible = [each for each in message_ids if self._ids.is_possible(entry_id(each))]
+        found = [(each, self.feeds.find(self._ids.number_of(entry_id(each)))) for each in possible]
+        self.acknowledge([each for each, delivered in found if delivered is not None and delivered.state in queued])
+
     def acknowledge_to(self, message_id: MessageIdData, consumer: ServedConsumer) -> None:
         """Acknowledge everything up to an entry, or up to messages of a batch. Does nothing on shared subscriptions."""
         if self.is_shared:

@@ -417,3 +417,40 @@ async def test_acknowledgements_of_what_never_existed_lose_nothing(command):
         await other.subscribe(permits=10)
         assert await other.messages(3) == [b"1", b"2", b"3"]
         assert stored
+
+
+@pytest.mark.parametrize("owns_groups", [True, False], ids=["own", "backing"])
+@pytest.mark.parametrize("is_cumulative", [True, False])
+async def test_acknowledgements_right_behind_the_close_of_their_consumer_count(owns_groups: bool, is_cumulative: bool) -> None:
+    """So does the client for Java send them when its timer and its close meet."""
+    async with serving(owns_groups=owns_groups) as served:
+        client = await served.connect()
+        await client.produce()
+        await client.subscribe(1, permits=10)
+        await client.store(b"1", b"2", b"3")
+        entries = [(await client.message())[0] for _ in range(3)]
+        acknowledged = entries[1:2] if is_cumulative else [entries[0], entries[1]]
+        client.send(
+            client_commands.close_consumer(request := client.number(), 1)
+            + client_commands.ack(1, is_cumulative, [ids.message_id(*entry) for entry in acknowledged], None)
+        )
+        await client.answer(request)
+        await client.subscribe(2, permits=10)
+        assert await client.messages(1) == [b"3"]
+
+
+async def test_a_late_acknowledgement_leaves_alone_what_another_consumer_has() -> None:
+    async with serving() as served:
+        client, other = await served.connect(), await served.connect()
+        await client.produce()
+        await client.subscribe(1, permits=10, subType=CommandSubscribe.Shared)
+        await client.store(b"1")
+        entry, _ = await client.message()
+        await other.subscribe(1, permits=10, subType=CommandSubscribe.Shared)
+        client.send(client_commands.close_consumer(request := client.number(), 1))
+        await client.answer(request)
+        assert (await other.message())[0] == entry
+        client.send(client_commands.ack(1, False, [ids.message_id(*entry)], None))
+        await client.ping()
+        other.send(client_commands.redeliver(1, [ids.message_id(*entry)], None))
+        assert (await other.message())[0] == entry
