@@ -354,8 +354,13 @@ class Definitions:
         definition = Definition(topic, version, self._table.next_ms(topic, now_ms), type_, data, properties)
         if (problem := self._problem(definition)) is not None:
             raise RequestRefused(problem, RefusalReason.NOT_ALLOWED)
-        await self._publish_and_read([definition], lambda: self._table.find(topic, version) is not None)
+        await self._publish_and_read([definition], lambda: self._is_known(definition))
         return definition
+
+    def _is_known(self, definition: Definition) -> bool:
+        """Return True if this definition was read, or a later one in its place."""
+        known = self._table.find(definition.topic, definition.version)
+        return known is not None and known.registered_ms >= definition.registered_ms
 
     async def delete(self, topic: str, version: bytes = b"") -> None:
         """Delete a version of a topic, or all of them; does nothing if there are none. Raises RequestRefused."""

@@ -165,6 +165,14 @@ async def test_gateways_see_each_others_definitions(make_cluster: Callable[[], C
         assert versions(other) == versions(one) == []
 
 
+async def test_a_definition_that_replaces_another_is_known_when_it_is_added(make_cluster: Callable[[], Cluster]) -> None:
+    """As the moves of a group are, one after the other."""
+    async with started(make_cluster()) as known:
+        for number in (b"1", b"2", b"3"):
+            added = await known.add(TOPIC, V1, 0, number)
+            assert known.find(TOPIC, V1) == added
+
+
 async def test_a_deleted_definition_stays_deleted_and_may_come_again(make_cluster: Callable[[], Cluster]) -> None:
     clock = Clock()
     async with started(make_cluster(), clock) as known:
