@@ -286,6 +286,10 @@ class FilesLane:
             except OSError as error:
                 log.warning("%s: the offset cannot be written, retrying with the next acknowledgement: %s", self.partition, error)
 
+    def counted(self, batch: Batch) -> None:
+        """Count a batch no longer: a listener may leave a partition unread for long, and counts what it holds itself."""
+        self._read_ahead.release_batch(batch.next)
+
     def reject(self, batch: Batch, failures: Sequence[MessageFailure] = (), delay_s: float = 0.0) -> None:
         """Move back to the first line of the batch that is not acknowledged, after the delay."""
         self._read_ahead.release_batch(batch.next)
