@@ -684,6 +684,8 @@ class ServedConnection:
     def _on_late_ack(self, request: CommandAck) -> None:
         """Let the acknowledgements of a consumer count that was closed just now, while nobody else has the messages."""
         left = self._left.get(request.consumer_id)
+        if request.txnid_least_bits or request.txnid_most_bits:
+            return  # it would count only with its transaction, and there are none
         is_late = left is not None and asyncio.get_running_loop().time() - left.at > LATE_ACK_S
         if left is None or is_late or left.generations != left.subscription.feeds.generations:
             return
@@ -713,6 +715,7 @@ class ServedConnection:
         self.reply(server_commands.success(request.request_id))
 
     def _remember_left(self, consumer: ServedConsumer, subscription: ServedSubscription) -> None:
+        """Remember a consumer that its client has closed, and forget those of more than LATE_ACK_S ago."""
         now = asyncio.get_running_loop().time()
         while self._left and next(iter(self._left.values())).at < now - LATE_ACK_S:
             del self._left[next(iter(self._left))]

@@ -569,8 +569,9 @@ async def test_a_due_topic_that_another_gateway_has_deleted_and_made_again_is_fo
         (due,) = [name for name in await served.cluster.topics() if "-due-" in name]
         await until(lambda: not served.listener.groups._feeds)  # type: ignore[attr-defined]
         await served.cluster.delete(due)  # by another gateway
-        await subscribed(served)
         await until(lambda: due not in parking_of(served)._known)
+        assert due not in parking_of(served)._counts
+        await subscribed(served)
         await served.cluster.create(due, 1)  # likewise
         (subscription,) = served.broker.subscriptions.values()
         await until(lambda: subscription.feeds.due is not None)
