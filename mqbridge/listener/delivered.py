@@ -96,7 +96,7 @@ class Delivered:
         return indexes
 
     def take_content(self, again: "Delivered") -> None:
-        """Be the unit as it was delivered again; what is acknowledged of it, and who has it, stays."""
+        """Replace the content by that of a newer delivery; the acknowledgements, the state and the taker stay."""
         self.unit, self.message, self.size = again.unit, again.message, again.size
         self.held, self.end_index, self.end = again.held, again.end_index, again.end
 

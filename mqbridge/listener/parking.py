@@ -83,9 +83,8 @@ RELEASE_WAIT_S = 5.0
 """How long a level that another gateway gets is kept, so that what is being stored can be acknowledged."""
 ATTEMPTS = 3
 """Attempts to store what is due for a group; then it goes to the end of its level, so that others get theirs."""
-
-
 _DEFAULT_PARKING = re.compile(rf"mqbridge-.+-(?:{'|'.join(LEVELS_S)}|moves|due-[0-9a-f]{{16}})")
+"""Names of parking topics of a listener whose configuration does not name them; `.+` is the name of the listener."""
 
 
 class Waiting(NamedTuple):

@@ -607,6 +607,20 @@ async def test_a_unit_that_comes_again_without_what_is_acknowledged_is_acknowled
     assert source.calls[4:] == [(1, [1], False)]
 
 
+async def test_a_unit_that_comes_again_without_what_is_not_acknowledged_here_has_only_the_rest() -> None:
+    """The source knows of an acknowledgement that this feed does not; its message has no index in the newest batch."""
+    source, stored = IndividualSource(), asyncio.Queue[Batch]()
+    source.receive = stored.get  # type: ignore[method-assign]
+    async with feeding(source) as feed:
+        stored.put_nowait(unit_batch({0: Unit(b"a", 3, 1)}))
+        (unit,) = await take(feed, 3)
+        stored.put_nowait(unit_batch({0: Unit(b"a", 3, 1, left_out=0b010), 3: Unit(b"b", 1, 1)}))
+        (last,) = await take(feed, 1)
+        feed.acknowledge(unit)
+        assert source.calls == [(0, [0, 1], False)], "not 2, which is the next unit"
+        feed.acknowledge(last)
+
+
 async def test_a_delayed_unit_that_is_acknowledged_may_be_delayed_anew() -> None:
     source = IndividualSource()
     source.store(0)

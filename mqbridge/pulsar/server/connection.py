@@ -683,12 +683,13 @@ class ServedConnection:
 
     def _on_late_ack(self, request: CommandAck) -> None:
         """Let the acknowledgements of a consumer count that was closed just now, while nobody else has the messages."""
-        left = self._left.get(request.consumer_id)
         if request.txnid_least_bits or request.txnid_most_bits:
             return  # it would count only with its transaction, and there are none
-        is_late = left is not None and asyncio.get_running_loop().time() - left.at > LATE_ACK_S
-        if left is None or is_late or left.generations != left.subscription.feeds.generations:
+        left = self._left.get(request.consumer_id)
+        if left is None or left.at < asyncio.get_running_loop().time() - LATE_ACK_S:
             return
+        if left.generations != left.subscription.feeds.generations:
+            return  # the messages may have come anew since
         if request.ack_type != CommandAck.Cumulative:
             left.subscription.acknowledge_queued(request.message_id)
         elif len(request.message_id) == 1 and not left.subscription.feed.is_any_out:

@@ -52,17 +52,27 @@ async def test_an_exception_that_no_future_can_have_is_told() -> None:
         thread.submit(lambda: None)
 
 
-async def test_a_system_without_room_for_threads_is_an_error_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+@pytest.mark.parametrize("room", [0, 1])
+async def test_a_system_without_room_for_threads_is_an_error_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    """The writing thread ends if there is no room for the reading one."""
+    begin, started = threading.Thread.start, list[threading.Thread]()
+
+    def start(thread: threading.Thread) -> None:
+        if len(started) == room:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        begin(thread)
 
     store = Store(LogSettings(path=tmp_path / "log.db"))
     before = set(job_thread._running)  # other tests of this process may keep stores open, as those of Spark's sink do
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
+        patch.setattr(threading.Thread, "start", start)
         with pytest.raises(ClusterError, match="raise the limit of processes and threads"):
             await store.open()
-    assert set(job_thread._running) <= before
+    assert len(started) == room
+    await until(lambda: set(job_thread._running) <= before)
     await store.open()
     await store.close()
 

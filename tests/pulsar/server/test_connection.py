@@ -454,3 +454,39 @@ async def test_a_late_acknowledgement_leaves_alone_what_another_consumer_has() -
         await client.ping()
         other.send(client_commands.redeliver(1, [ids.message_id(*entry)], None))
         assert (await other.message())[0] == entry
+
+
+async def test_an_acknowledgement_long_after_the_close_of_its_consumer_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "LATE_ACK_S", -1.0)
+    async with serving() as served:
+        client = await served.connect()
+        await client.produce()
+        await client.subscribe(1, permits=10)
+        await client.store(b"1", b"2")
+        entry, _ = [(await client.message())[0] for _ in range(2)]
+        client.send(client_commands.close_consumer(request := client.number(), 1))
+        await client.answer(request)
+        client.send(client_commands.ack(1, False, [ids.message_id(*entry)], None))
+        await client.subscribe(2, permits=10)
+        assert await client.messages(2) == [b"1", b"2"]
+
+
+async def test_a_late_acknowledgement_leaves_alone_what_comes_again_after_a_seek() -> None:
+    async with serving() as served:
+        client, other = await served.connect(), await served.connect()
+        await client.produce()
+        await client.subscribe(1, permits=10, subType=CommandSubscribe.Shared)
+        await client.store(b"1", b"2")
+        _, second = [(await client.message())[0] for _ in range(2)]
+        await other.subscribe(1, subType=CommandSubscribe.Shared)
+        client.send(client_commands.close_consumer(request := client.number(), 1))
+        await client.answer(request)
+        other.send(client_commands.seek(request := other.number(), 1, to=(-1, -1)))
+        await other.answer(request)
+        await other.of(BaseCommand.CLOSE_CONSUMER)
+        await other.subscribe(2, permits=1, subType=CommandSubscribe.Shared)
+        assert await other.messages(1) == [b"1"]
+        client.send(client_commands.ack(1, False, [ids.message_id(*second)], None))
+        await client.ping()
+        other.send(client_commands.flow(2, 1))
+        assert await other.messages(1) == [b"2"]

@@ -577,6 +577,25 @@ async def test_a_due_topic_that_another_gateway_has_deleted_and_made_again_is_fo
         await until(lambda: subscription.feeds.due is not None)
 
 
+async def test_partitions_that_another_gateway_adds_to_a_due_topic_are_found() -> None:
+    """Its topic has grown, and a message of the new partition was parked there."""
+    async with serving() as served:
+        await served.cluster.create("wide", 2)
+        wide = "persistent://public/default/wide"
+        due = parking_of(served)._due_name("wide", "s")
+        await served.cluster.create(due, 1)
+        await until(lambda: due in parking_of(served)._known)
+        first = await subscribed(served, topic=f"{wide}-partition-0")
+        await until(lambda: all(each.feeds.due is not None for each in served.broker.subscriptions.values()))
+        second = await served.connect()
+        await second.subscribe(topic=f"{wide}-partition-1", subType=SHARED)
+        subscription = served.broker.subscriptions[("wide", 1), "s"]
+        await first.ping()
+        assert subscription.feeds.due is None
+        await served.cluster.create(due, 2)  # by another gateway
+        await until(lambda: subscription.feeds.due is not None)
+
+
 async def test_what_another_gateway_has_moved_is_not_brought_back_by_one_that_knew_of_no_moves() -> None:
     """The topic of moves is made after this gateway has begun to read the levels."""
     async with serving() as served:
