@@ -44,7 +44,10 @@ _ADDED_PREFIXES = tuple(map(name_prefix, ADDED_NAMES))
 _TAG_PREFIX = name_prefix(Name.TAGS)
 _SEPARATOR = VALUE_END.encode()
 _INNER_BATCH = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
-_KEPT_BITS = SysFlag.COMPRESSED | SysFlag.COMPRESSION
+KEPT_BITS = SysFlag.COMPRESSED | SysFlag.COMPRESSION
+"""The bits of the system flag that describe the body, and stay with the message."""
+_MAX_PROPERTIES_BYTES = 0xFFFF
+"""What the size of a property string can count; clients and brokers take no more than `properties.MAX_BYTES`."""
 _FIXED = struct.Struct(">IIIiiqqiq8sq8siqi")
 """The fields of a record with IPv4 hosts, up to the size of the body."""
 _BEFORE_HOSTS = struct.Struct(">iIIiiqqiq")
@@ -132,8 +135,11 @@ def encode_neutral(
     born_timestamp: int = 0,
     reconsume_times: int = 0,
 ) -> bytes:
-    """Encode a record in neutral form. With the bit COMPRESSED in `sys_flag`, `body` is compressed already."""
-    content = Content(flag, sys_flag & _KEPT_BITS, born_timestamp, reconsume_times, body, strip_added(properties))
+    """Encode a record in neutral form. With the bit COMPRESSED in `sys_flag`, `body` is compressed already.
+
+    Raises RemoteProtocolError for a number or a property string that is too large for its field.
+    """
+    content = Content(flag, sys_flag & KEPT_BITS, born_timestamp, reconsume_times, body, strip_added(properties))
     return _encode(content, 0)
 
 
@@ -176,7 +182,7 @@ def _malformed(data: bytes, at: int, problem: str) -> RemoteProtocolError:
 
 def _of_split(split: _Split) -> tuple[Content, NeutralRecord]:
     content = split.content
-    sys_flag = content.sys_flag & _KEPT_BITS
+    sys_flag = content.sys_flag & KEPT_BITS
     neutral = content._replace(sys_flag=sys_flag, properties=strip_added(content.properties))
     return content, NeutralRecord(_encode(neutral, split.checksum), split.queue_offset, split.stored_ms)
 
@@ -190,7 +196,7 @@ def _of_record(record: Record) -> tuple[Content, NeutralRecord]:
         checksum = 0
     else:
         stored = _split(record.stored_bytes(), 0)
-        sys_flag = stored.content.sys_flag & (_KEPT_BITS | _INNER_BATCH)
+        sys_flag = stored.content.sys_flag & (KEPT_BITS | _INNER_BATCH)
         split = stored.content._replace(sys_flag=sys_flag, properties=strip_added(stored.content.properties))
         checksum = stored.checksum
     return split, NeutralRecord(_encode(split, checksum), record.queue_offset, record.store_timestamp)
@@ -199,7 +205,13 @@ def _of_record(record: Record) -> tuple[Content, NeutralRecord]:
 def _encode(content: Content, checksum: int) -> bytes:
     """Encode a record in neutral form; the checksum 0 is replaced by that of the body."""
     flag, sys_flag, born, reconsume_times, body, properties = content
+    if len(properties) > _MAX_PROPERTIES_BYTES:
+        raise RemoteProtocolError(f"a record cannot hold {len(properties)} bytes of properties")
     size = MIN_RECORD_BYTES + len(body) + len(properties)
     checksum = checksum or crc32(body) & CHECKSUM_MASK
-    fixed = _FIXED.pack(size, V1, checksum, 0, flag, 0, 0, sys_flag, born, NO_HOST, 0, NO_HOST, reconsume_times, 0, len(body))
+    try:
+        fixed = _FIXED.pack(size, V1, checksum, 0, flag, 0, 0, sys_flag, born, NO_HOST, 0, NO_HOST, reconsume_times, 0, len(body))
+    except struct.error as error:
+        problem = f"the flag {flag}, the born timestamp {born} or {reconsume_times} reconsume times do not fit a record"
+        raise RemoteProtocolError(problem) from error
     return b"".join((fixed, body, b"\0", _U16.pack(len(properties)), properties))
