@@ -82,6 +82,15 @@ def rocketmq_encode(
     reserve_ids: Callable[[int], tuple[str, int]] | None,
 ) -> tuple[list[tuple[bytes, int, int, int, bool, bytes, int, bool]], list[tuple[int, str]]] | None: ...
 
+# RocketMQ, for servers: a unit is the values of a `Unit`, a place those of a `RecordPlace` (mapping/served_records.py).
+def rocketmq_batch_units(body: bytes, born: int) -> list[tuple[bytes, int, None, tuple[()], int]]: ...
+def rocketmq_served_records(
+    units: Sequence[tuple[bytes, int, int | None, tuple[int, ...], int]],
+    numbers: Sequence[int],
+    place: tuple[bytes, int, bytes, int, bytes],
+    tags: AbstractSet[bytes],
+) -> tuple[bytes, int] | None: ...
+
 # Pulsar: `PulsarEntry` has the attributes of `Entry` (mqbridge/pulsar/wire/entry.py), `PulsarRun` those of `EntryRun`
 # (client/entry_runs.py).
 @final

@@ -7,9 +7,9 @@ import pytest
 from mqbridge.native import compiled
 from mqbridge.rocketmq.client.consumer import pulled_records
 from mqbridge.rocketmq.mapping import request as request_module
-from mqbridge.rocketmq.mapping import stored
+from mqbridge.rocketmq.mapping import sent_units, served_records, stored
 
-MODULES = (pulled_records, request_module, stored)
+MODULES = (pulled_records, request_module, sent_units, served_records, stored)
 
 
 @pytest.fixture(scope="module", params=["compiled", "plain"])

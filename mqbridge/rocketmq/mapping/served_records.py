@@ -2,7 +2,7 @@
 
 A record of the response has the message's own values from the unit (see `wire/neutral_record.py`), and the others from where
 the server stores it. In the neutral form all fields before the body have fixed offsets, so it is read without the general
-decoder.
+decoder. If the compiled module is installed, it does the same work.
 """
 
 import struct
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.message import Unit
+from mqbridge.native import compiled
 from mqbridge.rocketmq.wire.neutral_record import KEPT_BITS
 from mqbridge.rocketmq.wire.properties import MAX_BYTES, VALUE_END, Name, last_value, name_prefix
 from mqbridge.rocketmq.wire.record import IPV6_HOST_BYTES, MAX_V1_TOPIC_BYTES, MIN_RECORD_BYTES, NO_HOST, V1, V2, SysFlag
@@ -53,13 +54,17 @@ def encode_served(
     """
     # A lone surrogate becomes bytes that are not UTF-8: such a tag passes no message with a valid one.
     encoded_tags = frozenset([tag.encode("utf-8", "surrogatepass") for tag in tags])
+    if compiled is not None:
+        served: tuple[bytes, int] | None = compiled.rocketmq_served_records(units, numbers, place, encoded_tags)
+        if served is not None:
+            return served
     return encode_served_plain(units, numbers, place, encoded_tags)
 
 
 def encode_served_plain(
     units: Sequence[Unit], numbers: Sequence[int], place: RecordPlace, tags: Collection[bytes]
 ) -> tuple[bytes, int]:
-    """Encode like `encode_served`, with encoded tags."""
+    """Encode like `encode_served`, without the compiled module; the tags are UTF-8."""
     topic, queue_id, host, physical_base, added = place
     is_v2 = len(topic) > MAX_V1_TOPIC_BYTES
     topic_field = (_U16.pack(len(topic)) if is_v2 else bytes((len(topic),))) + topic

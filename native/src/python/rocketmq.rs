@@ -1,18 +1,22 @@
-//! Functions for `mqbridge/rocketmq/mapping` and `mqbridge/rocketmq/client/consumer/pulled_records.py`: decode, count and encode.
+//! Functions for `mqbridge/rocketmq/mapping` and `mqbridge/rocketmq/client/consumer/pulled_records.py`: decode, count and encode;
+//! and for servers, units of what producers send, and records from units.
 
 use std::collections::HashSet;
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::types::{PyBytes, PyString, PyTuple};
 
 use crate::Error;
 use crate::message::Source;
 use crate::python::{Messages, catch_panic, or_none};
+use crate::rocketmq::batch::split_batch;
 use crate::rocketmq::batch_builder::write_batch;
 use crate::rocketmq::decode;
 use crate::rocketmq::encode::{self, Encoded, IDS_PER_RESERVATION, Limits, Request, SingleSend};
+use crate::rocketmq::neutral_record::write_neutral;
 use crate::rocketmq::pulled::{self, Pull};
+use crate::rocketmq::served_records::{Place, ServedRecords, StoredUnit};
 
 /// Arguments that describe a pull: the bytes of its records, the first offset, the offset after the last, the subscribed tags
 /// (none means all).
@@ -28,6 +32,9 @@ type EncodedFields<'py> = (Vec<RequestFields<'py>>, Vec<(usize, String)>);
 /// Python's `Limits.compiled_arguments`: bytes and messages of a batch, bytes and delay (ms) of a message, delays (ms) with their
 /// levels.
 type LimitFields = (i64, i64, i64, i128, Vec<(i64, i64)>);
+
+/// Python's `RecordPlace`: topic, queue id, store host, physical base, added properties.
+type PlaceFields<'py> = (Bound<'py, PyBytes>, i32, Bound<'py, PyBytes>, i64, Bound<'py, PyBytes>);
 
 /// Returns the pull with these fields.
 fn pull_of((body, first, next, tags): PullFields) -> Pull {
@@ -157,10 +164,74 @@ fn fields_of<'py>(py: Python<'py>, encoded: &Encoded, request: &Request) -> PyRe
     })
 }
 
+/// Splits the body of SEND_BATCH_MESSAGE. Returns for each message the values of a `Unit`: a record in neutral form, born at `born`
+/// (ms), one message, no publish time, the position (), and no messages that are left out.
+#[pyfunction]
+fn rocketmq_batch_units<'py>(py: Python<'py>, body: &[u8], born: i64) -> PyResult<Vec<Bound<'py, PyTuple>>> {
+    catch_panic(|| {
+        let mut data = Vec::new();
+        let messages = split_batch(body).map_err(|error| super::to_exception(py, error))?;
+        let units = messages.into_iter().map(|message| {
+            data.clear();
+            write_neutral(message.flag, born, &body[message.body], &body[message.properties], &mut data)
+                .map_err(|error| super::to_exception(py, error))?;
+            (PyBytes::new(py, &data), 1, None::<i64>, (), 0).into_pyobject(py)
+        });
+        units.collect()
+    })
+}
+
+/// Returns the records of those units that have one of `tags` (none means all), and how many they are; None if only the pure Python
+/// code can make them. A unit has the values of a `Unit`; `numbers` are their queue offsets.
+#[pyfunction]
+fn rocketmq_served_records<'py>(
+    py: Python<'py>,
+    units: Vec<Bound<'py, PyTuple>>,
+    numbers: Vec<i64>,
+    place: PlaceFields<'py>,
+    tags: HashSet<Vec<u8>>,
+) -> PyResult<Option<(Bound<'py, PyBytes>, usize)>> {
+    catch_panic(|| {
+        if units.len() != numbers.len() {
+            return Ok(None);
+        }
+        let contents = units.iter().map(unit_fields).collect::<PyResult<Vec<_>>>()?;
+        let (topic, queue_id, store_host, physical_base, added) = &place;
+        let place = Place {
+            topic: topic.as_bytes(),
+            queue_id: *queue_id,
+            store_host: store_host.as_bytes(),
+            physical_base: *physical_base,
+            added: added.as_bytes(),
+        };
+        let units = contents.iter().zip(numbers).map(|((data, published_ms), number)| StoredUnit {
+            data: data.as_bytes(),
+            number,
+            published_ms: *published_ms,
+        });
+        let tags: Vec<_> = tags.into_iter().collect();
+        let Some(served) = or_none(py, ServedRecords::select(units, &place, &tags))? else { return Ok(None) };
+        let count = served.count();
+        let data = PyBytes::new_with(py, served.size, |out| {
+            served.write(out);
+            Ok(())
+        })?;
+        Ok(Some((data, count)))
+    })
+}
+
+/// Returns the bytes of a unit and its publish time, 0 if it is unknown.
+fn unit_fields<'py>(unit: &Bound<'py, PyTuple>) -> PyResult<(Bound<'py, PyBytes>, i64)> {
+    let published_ms: Option<i64> = unit.get_item(2)?.extract()?;
+    Ok((unit.get_item(0)?.cast_into()?, published_ms.unwrap_or(0)))
+}
+
 /// Adds the classes and functions of this file to the Python module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(rocketmq_decode, module)?)?;
     module.add_function(wrap_pyfunction!(rocketmq_count, module)?)?;
     module.add_function(wrap_pyfunction!(rocketmq_count_stored, module)?)?;
-    module.add_function(wrap_pyfunction!(rocketmq_encode, module)?)
+    module.add_function(wrap_pyfunction!(rocketmq_encode, module)?)?;
+    module.add_function(wrap_pyfunction!(rocketmq_batch_units, module)?)?;
+    module.add_function(wrap_pyfunction!(rocketmq_served_records, module)?)
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 /// Bytes of a message in a batch without its body and its properties: the prefix, and the length of the properties (2 bytes).
 pub const OVERHEAD_BYTES: usize = 22;
 /// Bytes of the fields before the body.
-const PREFIX_BYTES: usize = 20;
+pub const PREFIX_BYTES: usize = 20;
 
 /// A message of a batch. `flag` is a number that the application chose. `properties` is the range of its property string in a
 /// buffer with the property strings of all elements.

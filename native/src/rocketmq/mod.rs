@@ -1,14 +1,18 @@
-//! RocketMQ: records of the commit log into messages, messages into send requests. See `mqbridge/rocketmq/mapping`.
+//! RocketMQ: records of the commit log into messages, messages into send requests; for servers, sends into units, units into records.
+//! See `mqbridge/rocketmq/mapping`.
 
+pub mod batch;
 pub mod batch_builder;
 pub mod broker_order;
 pub mod decode;
 pub mod encode;
 pub mod escapes;
 pub mod names;
+pub mod neutral_record;
 pub mod pulled;
 pub mod read_block;
 pub mod record;
+pub mod served_records;
 pub mod write_block;
 
 /// The bytes of a property string that end a property's name and its value.

@@ -60,7 +60,7 @@ pub fn keep_wanted(store: &Store, records: &mut Vec<Record>, first: i64, next: i
 }
 
 /// Returns the tag in a property string; None if it is missing or empty. If it is repeated, the last value counts.
-fn tag_of(properties: &[u8]) -> Option<&[u8]> {
+pub fn tag_of(properties: &[u8]) -> Option<&[u8]> {
     let mut end = properties.len();
     while let Some(at) = rfind(&properties[..end], TAG_NAME) {
         if at == 0 || properties[at - 1] == VALUE_END {

@@ -1,18 +1,19 @@
 //! Records of a broker's commit log: see `mqbridge/rocketmq/wire/record.py`, which describes their layout.
 
 use crate::message::{Slice, Source, Store};
+use crate::rocketmq::batch::message_at;
 use crate::text::bytes_repr;
 use crate::{Error, Result};
 
 /// The magic numbers of the two layouts.
-const V1: u32 = 0xDAA3_20A7;
-const V2: u32 = 0xDAA3_20AB;
+pub const V1: u32 = 0xDAA3_20A7;
+pub const V2: u32 = 0xDAA3_20AB;
 /// Clears the sign bit of a CRC-32.
-const CHECKSUM_MASK: u32 = 0x7FFF_FFFF;
+pub const CHECKSUM_MASK: u32 = 0x7FFF_FFFF;
 /// Size of a record in layout V1 with IPv4 hosts whose body, topic and properties are empty.
 pub const MIN_RECORD_BYTES: usize = 91;
 /// Size of the fields before the body, with IPv4 hosts.
-const FIXED_BYTES: usize = 88;
+pub const FIXED_BYTES: usize = 88;
 /// Maximum number of messages in an inner batch: the broker's index counts them with a signed 16-bit number.
 const MAX_INNER_MESSAGES: usize = 0x7FFF;
 /// Maximum total size of the SLOW_PATH records of one response, after their bodies were unpacked.
@@ -22,8 +23,8 @@ const OBJECT_BYTES: usize = 512;
 
 // Bits of the system flag, see `SysFlag` in record.py.
 const COMPRESSED: u32 = 1;
-const BORN_IPV6: u32 = 16;
-const STORE_IPV6: u32 = 32;
+pub const BORN_IPV6: u32 = 16;
+pub const STORE_IPV6: u32 = 32;
 const INNER_BATCH_BITS: u32 = 64 | 128;
 const COMPRESSION: u32 = 0x700;
 /// Records with one of these bits go through `unpack_body`, and count against MAX_UNPACKED_BYTES.
@@ -211,44 +212,26 @@ fn unpack_body(store: &mut Store, mut record: Record, decompress: &mut Decompres
 ///
 /// Their queue offsets are consecutive; the first one is that of the batch's record.
 fn split_inner_batch(store: &mut Store, record: Record, records: &mut Vec<Record>) -> Result<()> {
-    const PREFIX_BYTES: usize = 20; // the fields before the body
     let batch_size = record.body.len();
     let (mut at, mut count) = (0, 0);
     while at < batch_size {
         let data = store.bytes(record.body);
-        let left = batch_size - at;
-        let malformed = |problem: String| {
-            Error::Protocol(format!("the message at byte {at} of a batch of {batch_size} cannot be read: {problem}"))
-        };
-        if left < PREFIX_BYTES + 2 {
-            return Err(malformed(format!("{left} bytes are left, and a message has {} at least", PREFIX_BYTES + 2)));
-        }
-        let (size, body_size) = (i32_at(data, at), i32_at(data, at + 16));
-        let body_at = at + PREFIX_BYTES;
-        let sizes = usize::try_from(size).ok().zip(usize::try_from(body_size).ok());
-        let offsets = sizes.map(|(size, body_size)| (body_at + body_size + 2, at + size));
-        let Some((properties_at, end)) = offsets.filter(|(properties_at, end)| properties_at <= end && *end <= batch_size) else {
-            return Err(malformed(format!("{size} bytes with a body of {body_size}, and {left} are left")));
-        };
-        if u16_at(data, properties_at - 2) != end - properties_at {
-            return Err(malformed(format!("the lengths inside do not add up to its {size} bytes")));
-        }
+        let message = message_at(data, at)?;
         if count == MAX_INNER_MESSAGES {
             return Err(Error::Protocol(format!("a batch of {batch_size} bytes with more than {MAX_INNER_MESSAGES} messages")));
         }
-        let is_utf8 = std::str::from_utf8(&data[properties_at..end]).is_ok();
-        let flag = i32_at(data, at + 12);
+        let is_utf8 = std::str::from_utf8(&data[message.properties.clone()]).is_ok();
+        at = message.properties.end;
         // An offset beyond 64 bits is left to the Python code: Unsupported.
         records.push(Record {
-            body: record.body.part(body_at, properties_at - 2),
-            properties: record.body.part(properties_at, end),
+            body: record.body.part(message.body.start, message.body.end),
+            properties: record.body.part(message.properties.start, message.properties.end),
             queue_offset: record.queue_offset.checked_add(count as i64).ok_or(Error::Unsupported)?,
-            flag,
+            flag: message.flag,
             sys_flag: record.sys_flag & !INNER_BATCH_BITS,
             defect: if is_utf8 { None } else { Some(not_utf8_defect(store)) },
             ..record
         });
-        at = end;
         count += 1;
     }
     Ok(())
