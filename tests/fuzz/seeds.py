@@ -14,6 +14,7 @@ from mqbridge.pulsar.wire.entry import SendEncoder, decode_entry, encode_entry_p
 from mqbridge.pulsar.wire.frame import encode_frame_prefix
 from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, MessageMetadata
 from mqbridge.rocketmq.wire import properties
+from mqbridge.rocketmq.wire.batch import encode_batch
 from mqbridge.rocketmq.wire.record import Record, encode_record
 from mqbridge.tubemq.wire.payload import checksum, join_payload
 from mqbridge.tubemq.wire.pb.broker_pb2 import GetMessageResponseB2C, TransferedMessage
@@ -41,6 +42,13 @@ def rocketmq_pulls() -> Iterator[bytes]:
     yield from (*rocketmq.RECORDS, *rocketmq.STAMPED)
     records = (Record("T", b"body", properties.encode(PROPERTIES), queue_offset=at, born_timestamp=5) for at in range(8))
     yield b"".join(encode_record(one) for one in records)
+
+
+def rocketmq_batches() -> Iterator[bytes]:
+    """Yield batches that producers send, of messages with and without entries that brokers add."""
+    block = properties.encode(PROPERTIES)
+    yield encode_batch([(7, b"body", block)] * 3)
+    yield encode_batch([(0, b"", b""), (-1, b"body", b"CLUSTER\1c\2a\1b"), (0, b"body", block + b"TRACE_ON\1true\2TAGS\1u")])
 
 
 def pulsar_entries() -> Iterator[bytes]:
@@ -106,6 +114,7 @@ def files() -> dict[Path, str]:
     seeds = {
         "reserved": [text.encode() for text in RESERVED],
         "rocketmq_pulls": [*rocketmq_pulls()],
+        "rocketmq_batches": [*rocketmq_batches()],
         "pulsar_entries": [*pulsar_entries()],
         "pulsar_frames": [*pulsar_frames()],
         "pulsar_sends": [*pulsar_sends()],

@@ -1,11 +1,14 @@
-//! Fuzzes the decoder of RocketMQ's pulls, and the encoder of send requests.
+//! Fuzzes the decoder of RocketMQ's pulls, the encoder of send requests, and what a server makes of batches and of units.
 
 use mqbridge_native::Result;
 use mqbridge_native::message::{Source, Store};
+use mqbridge_native::rocketmq::batch::split_batch;
 use mqbridge_native::rocketmq::batch_builder::write_batch;
 use mqbridge_native::rocketmq::decode;
 use mqbridge_native::rocketmq::encode::{IDS_PER_RESERVATION, Limits, Request, ReserveIds, encode as encode_requests};
+use mqbridge_native::rocketmq::neutral_record::write_neutral;
 use mqbridge_native::rocketmq::pulled::{self, Pull};
+use mqbridge_native::rocketmq::served_records::{Place, ServedRecords, StoredUnit};
 
 /// Decodes the records of a pull, with several offsets and tags.
 pub fn decode(data: &[u8]) -> Result<Store> {
@@ -19,6 +22,35 @@ pub fn decode(data: &[u8]) -> Result<Store> {
     let _ = decode::count(pull(0, 5, &[]), &mut decompress);
     let _ = decode::decode_pulls(vec![pull(1, 1 << 40, &["t"]), pull(0, 9, &["a", "TagA"])], &mut decompress);
     decode::decode_pulls(vec![pull(i64::MIN, i64::MAX, &[])], &mut decompress)
+}
+
+/// Splits a batch into units, and serves and decodes those that clients can read. The data are also served as a unit themselves.
+pub fn decode_batch(data: &[u8]) -> Result<Store> {
+    let _ = serve(data);
+    let mut body = Vec::new();
+    for message in split_batch(data)? {
+        let mut unit = Vec::new();
+        write_neutral(message.flag, 5, &data[message.body], &data[message.properties.clone()], &mut unit)?;
+        if message.properties.len() < 32000 {
+            body.extend(serve(&unit)?);
+        }
+    }
+    decode::decode_pulls(vec![Pull { body: Source::Owned(body), first: 0, next: i64::MAX, tags: vec![] }], &mut decompress)
+}
+
+/// Returns the record of a unit, after trying other places and tags.
+fn serve(data: &[u8]) -> Result<Vec<u8>> {
+    let unit = || std::iter::once(StoredUnit { data, number: 3, published_ms: 5 });
+    let place = Place { topic: b"T", queue_id: 1, store_host: &[1; 8], physical_base: 9, added: b"CLUSTER\x01c\x02" };
+    let long = Place { topic: &[b't'; 200], store_host: &[1; 20], ..place };
+    let _ = ServedRecords::select(unit(), &long, &[b"t".to_vec()]).map(written);
+    ServedRecords::select(unit(), &place, &[]).map(written)
+}
+
+fn written(served: ServedRecords) -> Vec<u8> {
+    let mut out = vec![0; served.size];
+    served.write(&mut out);
+    out
 }
 
 /// Stands for the decompression, which Python provides: it returns the bytes unchanged, and an error for one codec.

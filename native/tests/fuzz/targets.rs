@@ -23,6 +23,7 @@ macro_rules! targets {
 targets! {
     reserved: reserved::decode, |_| ();
     rocketmq_pulls: rocketmq::decode, rocketmq::repair;
+    rocketmq_batches: rocketmq::decode_batch, |_| ();
     pulsar_entries: pulsar::decode, |_| ();
     pulsar_frames: pulsar::decode_frame, pulsar::repair_frame;
     pulsar_sends: pulsar::decode_send, pulsar::repair_frame;

@@ -85,8 +85,9 @@ def test_only_messages_with_one_of_the_tags_are_served() -> None:
         b"",
         b"XTAGS\x01x\x02",
         b"TAGS\x01x\x02TAGS\x01\x02",
+        b"TAGS\x01?\x02",
     ]
-    units, numbers = [unit(properties=block) for block in blocks], [3, 5, 8, 9, 20, 21]
+    units, numbers = [unit(properties=block) for block in blocks], [3, 5, 8, 9, 20, 21, 30]
 
     def served(*tags: str) -> list[int]:
         data, count = encode_served(units, numbers, PLACE, frozenset(tags))
@@ -140,6 +141,8 @@ def test_a_unit_that_is_no_neutral_record_is_refused_even_if_a_filter_would_leav
         changed(84, b"\x7f\xff\xff\xff"): "the lengths inside do not add up to its 101 bytes",
         changed(91, b"\1"): "the lengths inside do not add up to its 101 bytes",
         changed(93, b"\6"): "the lengths inside do not add up to its 101 bytes",
+        # At 20, the topic of a body of -68 bytes would begin, and properties up to the end.
+        changed(20, b"\0\0\x4e")[:84] + b"\xff\xff\xff\xbc" + whole[88:]: "the lengths inside do not add up to its 101 bytes",
         whole[:-1] + b"z": "its last property has no separator",
     }
     assert {data: refusal(data) for data in damaged} == {data: prefix + problem for data, problem in damaged.items()}
