@@ -1,13 +1,14 @@
-"""A parked message: one that waits in a topic of the backing until it is due for one group.
+"""A parked message: one that waits in a topic of the backing until it is due, for one group or for its whole topic.
 
 It is stored as a message whose payload is the unit, or as the message itself if there was no unit. One property says to whom it
-goes, and when.
+goes, and when. One that goes to its whole topic was never there before: it is a deposit, see `deposits`.
 
 Parking topics are ordered by time, each by itself: every message of a level waits equally long from when it was stored there.
 What is due later than that goes on to a level that fits the rest.
 """
 
 import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from mqbridge.adapter.numbering import Numbering
@@ -20,6 +21,10 @@ FIRST_NUMBER = 1 << 62
 MAX_FIELD = 1 << 64
 """Largest number in a field of a parked message."""
 LEVELS_S = {
+    "1s": 1,
+    "5s": 5,
+    "10s": 10,
+    "30s": 30,
     "1m": 60,
     "2m": 120,
     "3m": 180,
@@ -35,7 +40,10 @@ LEVELS_S = {
     "1h": 3600,
     "2h": 7200,
 }
-"""The levels, with the seconds for which a message waits there: those of RocketMQ. Listeners hold shorter delays in memory."""
+"""The levels, with the seconds for which a message waits there: those of RocketMQ, from the shortest to the longest."""
+ALL_LEVELS = tuple(LEVELS_S)
+GROUP_LEVELS = ALL_LEVELS[ALL_LEVELS.index("1m") :]
+"""The levels for messages that wait for one group: listeners hold shorter delays in memory."""
 
 
 class InvalidParked(ValueError):
@@ -47,8 +55,8 @@ class Parked(NamedTuple):
 
     topic       the topic in the cluster from which it was delivered
     partition   the index of its partition, as clients count them
-    group       the group that gets it, by the name that clients use
-    due_ms      when the group gets it (ms since the epoch)
+    group       the group that gets it, by the name that clients use; empty: it is a deposit, and all groups of the topic get it
+    due_ms      when the group gets it, or when it is stored in its topic (ms since the epoch)
     parked_ms   when it was stored in the topic of its level (ms since the epoch)
     moved_ms    the last time that the group was moved before, see `Parking.moving`; 0: never
     unit        number of messages of the unit that its payload is; 0: it is a message
@@ -64,10 +72,19 @@ class Parked(NamedTuple):
     unit: int = 0
     published: int = 0
 
+    @property
+    def is_deposit(self) -> bool:
+        """True if it goes to its whole topic, where it was not stored before."""
+        return not self.group
 
-def level_for(remaining_s: float) -> str:
-    """Return the level with the longest time that is not longer than this one; the shortest if there is none."""
-    return max((level for level, time_s in LEVELS_S.items() if time_s <= remaining_s), key=LEVELS_S.__getitem__, default="1m")
+    def level_at(self, now_ms: int) -> str:
+        """Return the level in which it waits next."""
+        return level_for((self.due_ms - now_ms) / 1000, ALL_LEVELS if self.is_deposit else GROUP_LEVELS)
+
+
+def level_for(remaining_s: float, levels: Sequence[str] = GROUP_LEVELS) -> str:
+    """Return the level with the longest time that is not longer than this one; the first level if there is none."""
+    return max((level for level in levels if LEVELS_S[level] <= remaining_s), key=LEVELS_S.__getitem__, default=levels[0])
 
 
 def wrap(parked: Parked, content: Unit | Message) -> Message:

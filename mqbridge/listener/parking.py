@@ -1,9 +1,13 @@
-"""Messages that wait long for one group: they are stored in parking topics of the backing, and acknowledged in their own topic.
+"""Messages that wait: they are stored in parking topics of the backing until they are due.
+
+Some wait long for one group, and are acknowledged in their own topic meanwhile. Others were sent with a delay to a system that
+has none, and wait for all groups (see `deposits`): clients get the answer to their send when they are stored in a level.
 
 So they hold neither memory nor the position of their group, and no gateway has to live until they are due. There is one topic
 for each length of time (a level, see `parked`), which all gateways with the same `parking` share: one of them at a time reads it,
 holds the oldest message until its time has passed, and stores it where it belongs then. That is another level, or, when it is due
 soon, the topic of what is due for its group: `{parking}-due-` and a digest. Subscriptions of the group read it beside their own.
+A deposit goes to its own topic, once it is due to the second: what it has left after a level rolls down the levels.
 
     QUEUED    a subscription has taken it and handed it over
     PARKED    it is stored in a level, and acknowledged in its own topic
@@ -14,7 +18,8 @@ soon, the topic of what is due for its group: `{parking}-due-` and a digest. Sub
         (time of its level)  PARKED -> PARKED, in a level for the rest; PARKED -> DUE
         (group was moved)    PARKED -> gone: the message comes from its own topic again, or is skipped
 
-Every step stores before it acknowledges, so a crash may make a message come twice, and loses none.
+Every step stores before it acknowledges, so a crash may make a message come twice, and loses none. A deposit whose topic, or
+partition, does not exist any more when it is due becomes a dead letter: its topic is never made again by this.
 
 A group that is moved or deleted gets nothing that was parked before. Its gateway publishes a number before it moves the group,
 and afterwards that this move is done; numbers ascend. Each parked message carries the newest number that was begun when it was
@@ -50,10 +55,14 @@ from mqbridge.errors import ClusterError, Failure, GapError, LaneRevoked, Mqbrid
 from mqbridge.groups.membership import SharedMembership
 from mqbridge.listener.definitions import Definitions
 from mqbridge.listener.delivered import Delivered
+from mqbridge.listener.deposits import STORED_AT_ONCE, Deposit, Deposits, TargetGone, check_target
+from mqbridge.listener.deposits import Done as DepositDone
 from mqbridge.listener.feed import Feed
 from mqbridge.listener.groups import Groups, Partitions
+from mqbridge.listener.keyed_locks import KeyedLocks
 from mqbridge.listener.limits import LANE_BYTES, limited
-from mqbridge.listener.parked import LEVELS_S, InvalidParked, Parked, level_for, unwrap, wrap
+from mqbridge.listener.parked import LEVELS_S, MAX_FIELD, InvalidParked, Parked, unwrap, wrap
+from mqbridge.listener.publishers import index_of
 from mqbridge.listener.topics import ListenedTopic
 from mqbridge.message import NO_SOURCE, Batch, Message, Share, Unit
 from mqbridge.net.backoff import Backoff
@@ -71,8 +80,6 @@ RETRY_S = 30.0
 """Pause before a message that could not be parked is taken again."""
 CLOCK_S = 5.0
 """Longest sleep until the clock is looked at again: it may be set meanwhile."""
-STORED_AT_ONCE = 500
-"""Maximum number of messages that are parked, or brought back, with one request for each topic."""
 MAX_OUTBOUNDS = 100
 """Maximum number of outbounds that are kept open."""
 LANE_PAUSE_S = 5.0
@@ -82,9 +89,23 @@ BEGUN, DONE = b"begun", b"done"
 RELEASE_WAIT_S = 5.0
 """How long a level that another gateway gets is kept, so that what is being stored can be acknowledged."""
 ATTEMPTS = 3
-"""Attempts to store what is due for a group; then it goes to the end of its level, so that others get theirs."""
+"""Attempts to store what is due; then it goes to the end of its level, or a deposit to another one, so that others get theirs."""
+DUE_AGAIN_S = 5.0
+"""Pause after which a deposit is due again that could not be stored in its topic."""
 _DEFAULT_PARKING = re.compile(rf"mqbridge-.+-(?:{'|'.join(LEVELS_S)}|moves|due-[0-9a-f]{{16}})")
 """Names of parking topics of a listener whose configuration does not name them; `.+` is the name of the listener."""
+
+
+class Target(NamedTuple):
+    """Where messages go that are due, or wait on.
+
+    partition  the index of the partition, as clients count them
+    is_own     True for a parking topic, which is made if it does not exist; False for a topic of clients
+    """
+
+    topic: str
+    partition: int
+    is_own: bool = True
 
 
 class Waiting(NamedTuple):
@@ -127,7 +148,7 @@ class Parking:
         """
         rule = cluster.capabilities.topic_name
         self.parked = self.brought_back = self.dropped = 0
-        """Totals of messages: parked, stored as due, and dropped because their group was moved."""
+        """Totals of messages: parked (deposits, too), stored as due, and dropped because their group was moved."""
         self._cluster, self._format, self._moves = cluster, unit_format, moves
         self._groups, self._partitions = groups, partitions
         self._open_dead_letters, self._member = open_dead_letters, member
@@ -140,11 +161,15 @@ class Parking:
         self._watchers: set[Callable[[], None]] = set()
         self._queue: dict[str, list[Waiting]] = {}
         """Units that wait to be parked, by level."""
+        self._deposits = Deposits(self._store_deposits)
         self._moving: Counter[str] = Counter()
         """Number of moves under way, by the topic of what is due."""
         self._outbounds: dict[str, Outbound] = {}
         """Open outbounds by topic, the one that was used last at the end."""
         self._outbound_lock = asyncio.Lock()
+        """Held while the outbound of a parking topic is opened."""
+        self._finding = KeyedLocks[str]()
+        """Held while a topic of clients is looked for, and its outbound is opened."""
         self._memberships: dict[str, SharedMembership] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         """Timers that make a level be read again."""
@@ -163,7 +188,7 @@ class Parking:
         """Read the moves, then the levels that exist, and those that are made later. Raises ClusterError."""
         if self.is_supported and not self._is_open:
             await self._moves.start()
-            self._is_open = True
+            self._is_open = self._deposits.is_open = True
             self._spawn(self._look_again_and_again(), f"parking topics of {self._name}")
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -219,6 +244,7 @@ class Parking:
         self._is_open, deadline = False, resolve_deadline(deadline)
         for timer in self._timers.values():
             timer.cancel()
+        await self._deposits.close()
         await cancel(*self._tasks)
         memberships, self._memberships = list(self._memberships.values()), {}
         await self._gather(each.close(deadline) for each in memberships)  # first: lanes may open outbounds until then
@@ -253,8 +279,30 @@ class Parking:
         parked = Parked(topic.backing, partition, feed.key.group, due_ms, _now_ms(), 0)
         if not self._queue:
             asyncio.get_running_loop().call_soon(self._start_parking)
-        level = level_for((due_ms - parked.parked_ms) / 1000)
-        self._queue.setdefault(level, []).append(Waiting(feed, delivered, parked, topic.count))
+        self._queue.setdefault(parked.level_at(parked.parked_ms), []).append(Waiting(feed, delivered, parked, topic.count))
+
+    def deposit(self, topic: ListenedTopic, partition: int, unit: Unit, due_ms: int, done: DepositDone) -> None:
+        """Keep a unit that is not in its topic until it is due, without waiting; then it is stored in this partition.
+
+        `done` is called once, after this returns: with None when the unit is stored in a level, otherwise with the problem.
+        """
+        now_ms = _now_ms()
+        parked = Parked(topic.backing, partition, "", min(max(due_ms, 0), MAX_FIELD), now_ms, 0)
+        self._deposits.add(parked.level_at(now_ms), Deposit(parked, unit, done))
+
+    async def _store_deposits(self, level: str, deposits: Sequence[Deposit]) -> Sequence[ClusterError | None]:
+        """Store deposits in a level; return for each why it is not stored. Raises MqbridgeError, TimeoutError."""
+        topic = self._levels[level]
+        async with asyncio.timeout(REQUEST_S):
+            outbound = await self._outbound(topic, 1)
+            now_ms = _now_ms()
+            messages = [wrap(each.parked._replace(parked_ms=now_ms), each.unit) for each in deposits]
+            failures = await self._sent(topic, outbound, 0, Share(Batch.of(messages)))
+        problems: list[ClusterError | None] = [None] * len(deposits)
+        for failure in failures:
+            problems[failure.index] = ClusterError(failure.reason, failure.failure_kind)
+        self.parked += problems.count(None)
+        return problems
 
     def _start_parking(self) -> None:
         queue, self._queue = self._queue, {}
@@ -314,7 +362,9 @@ class Parking:
         return 0 if move is None else move.registered_ms
 
     def _is_void(self, parked: Parked) -> bool:
-        """Return True if the group was moved since the message was parked."""
+        """Return True if the group was moved since the message was parked; deposits are of no group."""
+        if parked.is_deposit:
+            return False
         move = self._moves.find(self._move_name(parked), DONE)
         return move is not None and move.data.isdigit() and parked.moved_ms < int(move.data)
 
@@ -390,6 +440,8 @@ class Parking:
             log.debug("the groups of %s cannot be listed: %s", topic.name, error)
             groups = []
         await self._groups.leave(topic)
+        if (outbound := self._outbounds.get(topic.backing)) is not None:
+            await self._close_outbound(topic.backing, outbound)
         async with AsyncExitStack() as moves:
             for group in groups:
                 await moves.enter_async_context(self.moving(topic, group, topic.partitions))
@@ -492,35 +544,56 @@ class Parking:
 
     async def _store_again(self, level: str, lane: InboundLane, messages: Sequence[Message]) -> None:
         """Store messages where they go next; those of groups that were moved are dropped. Raises LaneRevoked, MqbridgeError."""
-        await self._moves.catch_up()
-        now_ms = _now_ms()
-        later: dict[str, list[Message]] = {}
-        due: dict[tuple[str, int], list[tuple[Parked, Unit | Message]]] = {}
+        unwrapped: list[tuple[Parked, Unit | Message]] = []
         for message in messages:
             try:
-                parked, content = unwrap(message)
+                unwrapped.append(unwrap(message))
             except InvalidParked as error:
                 await self._put_away(self._name, [message], [MessageFailure(0, Failure.REFUSED, str(error))])
-                continue
-            parked = parked._replace(parked_ms=now_ms)
+        if any(not parked.is_deposit for parked, _ in unwrapped):
+            await self._moves.catch_up()
+        now_ms = _now_ms()
+        later: dict[str, list[Message]] = {}
+        due: dict[Target, list[tuple[Parked, Unit | Message]]] = {}
+        for found, content in unwrapped:
+            parked = found._replace(parked_ms=now_ms)
             if self._is_void(parked):
                 self.dropped += 1
-            elif (remaining_s := (parked.due_ms - now_ms) / 1000) > HOLD_S:
-                later.setdefault(level_for(remaining_s), []).append(wrap(parked, content))
+            elif (parked.due_ms - now_ms) / 1000 > (0.0 if parked.is_deposit else HOLD_S):
+                later.setdefault(parked.level_at(now_ms), []).append(wrap(parked, content))
             else:
-                due.setdefault((self._due_name(parked.topic, parked.group), parked.partition), []).append((parked, content))
+                due.setdefault(self._target(parked), []).append((parked, content))
         for next_level, parked_messages in later.items():
             await self._store(lane, self._levels[next_level], 0, parked_messages)
-        for (topic, partition), waiting in due.items():
+        for target, waiting in due.items():
             for kind in (Unit, Message):
                 chosen = [(parked, content) for parked, content in waiting if isinstance(content, kind)]
-                left = chosen if topic in self._moving else await self._store_due(lane, topic, partition, chosen)
-                await self._store(lane, self._levels[level], 0, [wrap(parked, content) for parked, content in left])
+                left = chosen if target.topic in self._moving else await self._store_due(lane, target, chosen)
+                await self._keep_waiting(level, lane, left)
+
+    def _target(self, parked: Parked) -> Target:
+        """Return where a message goes that is due."""
+        if parked.is_deposit:
+            return Target(parked.topic, parked.partition, is_own=False)
+        return Target(self._due_name(parked.topic, parked.group), parked.partition)
+
+    async def _keep_waiting(self, level: str, lane: InboundLane, left: Sequence[tuple[Parked, Unit | Message]]) -> None:
+        """Store what is due, and was not stored where it goes: at the end of its level, and deposits for a while."""
+        again_ms = _now_ms() + round(DUE_AGAIN_S * 1000)
+        waiting: dict[str, list[Message]] = {}
+        for parked, content in left:
+            if parked.is_deposit:
+                later = parked._replace(due_ms=again_ms)
+                waiting.setdefault(later.level_at(_now_ms()), []).append(wrap(later, content))
+            else:
+                waiting.setdefault(level, []).append(wrap(parked, content))
+        for next_level, messages in waiting.items():
+            await self._store(lane, self._levels[next_level], 0, messages)
 
     async def _store_due(
-        self, lane: InboundLane, topic: str, partition: int, waiting: Sequence[tuple[Parked, Unit | Message]]
+        self, lane: InboundLane, target: Target, waiting: Sequence[tuple[Parked, Unit | Message]]
     ) -> Sequence[tuple[Parked, Unit | Message]]:
-        """Store units, or messages, for their group; return those that are not stored after ATTEMPTS. Raises LaneRevoked.
+        """Store units, or messages, where they go; return those that are not stored after ATTEMPTS. Raises LaneRevoked.
 
         The group may have been moved since they were read, or since the last attempt: then they are dropped.
         """
@@ -530,13 +603,13 @@ class Parking:
             self.dropped += len(waiting) - len(kept)
             if not kept:
                 return ()
-            left, problem = await self._try_to_store(topic, partition, [content for _, content in kept])
+            left, problem = await self._try_to_store(target, [content for _, content in kept])
             again = {id(content) for content in left}
             waiting = [each for each in kept if id(each[1]) in again]
             self.brought_back += len(kept) - len(waiting)
             if not waiting:
                 return ()
-            log.warning("messages that were parked cannot be stored in %s, which is tried again: %s", topic, problem)
+            log.warning("messages that were parked cannot be stored in %s, which is tried again: %s", target.topic, problem)
             await _sleep(lane, pauses.delay())
         return waiting
 
@@ -544,19 +617,20 @@ class Parking:
         """Store messages in a level, trying again and again. Raises LaneRevoked when the lane is given up."""
         pauses, left = Backoff(), cast("Sequence[Unit | Message]", messages)
         while left:
-            left, problem = await self._try_to_store(topic, partition, left)
+            left, problem = await self._try_to_store(Target(topic, partition), left)
             if left:
                 log.warning("messages that were parked cannot be stored in %s, which is tried again: %s", topic, problem)
                 await _sleep(lane, pauses.delay())
 
-    async def _try_to_store(
-        self, topic: str, partition: int, contents: Sequence[Unit | Message]
-    ) -> tuple[Sequence[Unit | Message], str]:
+    async def _try_to_store(self, target: Target, contents: Sequence[Unit | Message]) -> tuple[Sequence[Unit | Message], str]:
         """Store units, or messages; return those that are not stored, not even as dead letters, and why."""
         batch = self._batch_of(contents)
+        failures: Sequence[MessageFailure]
         try:
-            outbound = await self._outbound(topic, partition + 1)
-            failures = await self._sent(topic, outbound, partition % outbound.partitions, Share(batch))
+            outbound, index = await self._outbound_of(target)
+            failures = await self._sent(target.topic, outbound, index, Share(batch))
+        except TargetGone as gone:
+            failures = [MessageFailure(index, Failure.REFUSED, str(gone)) for index in range(batch.count)]
         except MqbridgeError as error:
             return contents, str(error)
         if not failures:
@@ -566,7 +640,7 @@ class Parking:
         left = {bisect_right(ends, failure.index) for failure in failures if failure.failure_kind is not Failure.REFUSED}
         try:
             if refused:
-                await self._put_away(topic, batch.messages, refused)
+                await self._put_away(target.topic, batch.messages, refused)
         except MqbridgeError as error:
             left |= {bisect_right(ends, failure.index) for failure in refused}
             return [contents[index] for index in sorted(left)], str(error)
@@ -617,17 +691,41 @@ class Parking:
         """Return the open outbound of a parking topic, which is created with this number of partitions. Raises ClusterError."""
         async with self._outbound_lock:
             await self._ensure(topic, partitions)
-            outbound = outdated = self._outbounds.get(topic)
+            outbound = self._outbounds.get(topic)
             if outbound is None or outbound.partitions < partitions:  # the topic may have grown since it was opened
                 outbound = await self._open_outbound(topic)
-            self._outbounds.pop(topic, None)  # it becomes the last one
-            self._outbounds[topic] = outbound
-            oldest = next(iter(self._outbounds.items())) if len(self._outbounds) > MAX_OUTBOUNDS else None
-        if outdated is not None and outdated is not outbound:
-            await self._close_outbound(topic, outdated)
-        if oldest is not None:
-            await self._close_outbound(*oldest)
+            unused = self._use(topic, outbound)
+        await self._close_outbounds(unused)
         return outbound
+
+    async def _outbound_of(self, target: Target) -> tuple[Outbound, int]:
+        """Return the open outbound of a target, and its index of the partition. Raises TargetGone, ClusterError."""
+        topic, partition, is_own = target
+        if is_own:
+            outbound = await self._outbound(topic, partition + 1)
+            return outbound, partition % outbound.partitions
+        async with self._finding.hold(topic):
+            async with limited(f"looking for {topic}"):
+                check_target(topic, partition, await self._cluster.describe(topic))
+            opened = self._outbounds.get(topic)
+            if opened is None or index_of(opened, partition) is None:
+                opened = await self._open_outbound(topic)
+            unused = self._use(topic, opened)
+        await self._close_outbounds(unused)
+        if (index := index_of(opened, partition)) is None:
+            raise ClusterError(f"partition {partition} of topic {topic} accepts no messages now")
+        return opened, index
+
+    def _use(self, topic: str, outbound: Outbound) -> Sequence[tuple[str, Outbound]]:
+        """Keep an outbound open, as the one that was used last; return those that are to be closed therefore."""
+        outdated = self._outbounds.pop(topic, outbound)
+        self._outbounds[topic] = outbound
+        unused = [] if outdated is outbound else [(topic, outdated)]
+        return [*unused, next(iter(self._outbounds.items()))] if len(self._outbounds) > MAX_OUTBOUNDS else unused
+
+    async def _close_outbounds(self, unused: Iterable[tuple[str, Outbound]]) -> None:
+        for topic, outbound in unused:
+            await self._close_outbound(topic, outbound)
 
     async def _open_outbound(self, topic: str) -> Outbound:
         try:
@@ -680,7 +778,9 @@ def _wait_s(level: str, message: Message, longest_s: float) -> float:
         parked, _ = unwrap(message)
     except InvalidParked:
         return 0.0
-    return min(longest_s, parked.parked_ms / 1000 + LEVELS_S[level] - time.time())
+    now_s = time.time()
+    wait_s = min(longest_s, parked.parked_ms / 1000 + LEVELS_S[level] - now_s)
+    return min(wait_s, parked.due_ms / 1000 - now_s) if parked.is_deposit else wait_s
 
 
 def _ending(lane: InboundLane) -> asyncio.Event:

@@ -96,7 +96,7 @@ class Publishers:
     async def _shared_outbound(self, topic: ListenedTopic, partition: int) -> _SharedOutbound:
         """Return the open outbound of a topic that has this partition; open one if there is none."""
         shared = self._shared.get(topic.backing)
-        if shared is not None and (shared.is_broken or _index_of(shared.outbound, partition) is None):
+        if shared is not None and (shared.is_broken or index_of(shared.outbound, partition) is None):
             self._drop(shared)
             shared = None
         if shared is None:
@@ -167,7 +167,7 @@ class Publishers:
 
     def outbound_index(self, publisher: Publisher, partition: int) -> int:
         """Return the index by which an open publisher's outbound counts this partition."""
-        index = _index_of(self._of[publisher].outbound, partition)
+        index = index_of(self._of[publisher].outbound, partition)
         return partition if index is None else index
 
     async def close(self, publisher: Publisher, deadline: float | None = None) -> None:
@@ -239,7 +239,7 @@ def sender_partition(topic: ListenedTopic, sender: str) -> Partition:
     return Partition(SENDER_CLUSTER, topic.name, sender, 0)
 
 
-def _index_of(outbound: Outbound, partition: int) -> int | None:
+def index_of(outbound: Outbound, partition: int) -> int | None:
     """Return the outbound's index of the partition that clients count by this one; None if it does not know it yet."""
     if isinstance(outbound, KeepsIndexes):
         return outbound.indexed[partition] if partition < len(outbound.indexed) else None
@@ -248,6 +248,6 @@ def _index_of(outbound: Outbound, partition: int) -> int | None:
 
 def _checked_index(topic: ListenedTopic, outbound: Outbound, partition: int) -> int:
     """Return the outbound's index of a partition. Raises RequestRefused if it does not know it yet."""
-    if (index := _index_of(outbound, partition)) is None:
+    if (index := index_of(outbound, partition)) is None:
         raise RequestRefused(f"partition {partition} of topic {topic.name} accepts no messages now", RefusalReason.NOT_READY)
     return index

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from mqbridge.adapter.numbering import OffsetNumbering, PackedNumbering
 from mqbridge.listener.parked import (
     FIRST_NUMBER,
+    GROUP_LEVELS,
     LEVELS_S,
     PARKED,
     DueNumbering,
@@ -61,6 +62,16 @@ def test_other_messages_are_refused(message):
 )
 def test_a_message_waits_in_the_longest_level_that_is_not_too_long(remaining_s, level):
     assert level_for(remaining_s) == level
+
+
+@pytest.mark.parametrize(
+    ("remaining_s", "level"),
+    [(-9, "1s"), (0, "1s"), (4.9, "1s"), (5, "5s"), (29, "10s"), (59, "30s"), (60, "1m"), (3599, "30m"), (10**9, "2h")],
+)
+def test_only_deposits_wait_in_short_levels(remaining_s, level):
+    parked = Parked("t", 0, "", 10_000 + round(remaining_s * 1000), 0, 0)
+    assert parked.level_at(10_000) == level
+    assert parked._replace(group="g").level_at(10_000) == (level if level in GROUP_LEVELS else "1m")
 
 
 @given(st.floats(60, 10_000_000))

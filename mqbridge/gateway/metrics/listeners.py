@@ -95,7 +95,7 @@ _METRICS: tuple[tuple[str, str, str, str, Callable[[ListenerRunner], float]], ..
     (
         "listener_parked_messages",
         "counter",
-        "Messages that are due later and were parked, each for one group",
+        "Messages that are due later and were parked",
         "How many wait? Compare it with `mqbridge_listener_due_messages_total`, over all gateways with the same `parking`.",
         lambda runner: runner.listener.parking.parked,
     ),

@@ -707,5 +707,6 @@ async def test_a_group_that_is_deleted_in_its_partitions_one_after_the_other_los
 
 
 def test_parking_topics_of_other_listeners_are_known_by_their_names() -> None:
-    assert all(map(parking.is_default_parking_topic, ["mqbridge-b-2m", "mqbridge-b-moves", "mqbridge-a-b-due-0123456789abcdef"]))
+    names = ["mqbridge-b-2m", "mqbridge-b-1s", "mqbridge-b-30s", "mqbridge-b-moves", "mqbridge-a-b-due-0123456789abcdef"]
+    assert all(map(parking.is_default_parking_topic, names))
     assert not any(map(parking.is_default_parking_topic, ["orders-2m", "mqbridge-2m", "mqbridge-b-due", "mqbridge-b-orders"]))
