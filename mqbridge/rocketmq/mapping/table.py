@@ -12,6 +12,10 @@ FLAG = "mqbridge.rocketmq.flag"
 """Property that holds the FLAG of a RocketMQ record, unless the FLAG is 0."""
 SHARDED = "mqbridge.rocketmq.sharded"
 """Marks a message whose record had a __SHARDINGKEY equal to the first index key; unmarked, a copy would have none."""
+BLOCK = "mqbridge.rocketmq.block"
+"""Property that holds what a listener's SDK sent beside the body, see `sent_block`."""
+CUT, DEFECT = "mqbridge.rocketmq.cut", "mqbridge.rocketmq.defect"
+"""Properties of what a listener's SDK gets: the number of properties that did not fit, and why the body is raw."""
 ESCAPE_PREFIX = "mqbridge.x."
 """Start of the names of escaped properties."""
 EMPTY, ORDER = "mqbridge.empty", "mqbridge.order"
@@ -198,8 +202,23 @@ RESERVED_PROPERTIES = (
     ),
     FieldRule(FLAG, "properties", CARRIED, "in other systems: the FLAG of a RocketMQ message", own=True),
     FieldRule(
-        SHARDED, "properties", CARRIED, "in other systems: the message had a __SHARDINGKEY equal to its first index key", own=True
+        SHARDED,
+        "properties",
+        CARRIED,
+        "in other systems: the message had a __SHARDINGKEY equal to its first index key",
+        own=True,
     ),
+    FieldRule(
+        BLOCK,
+        "properties",
+        CARRIED,
+        "in other systems: what an SDK sent to a listener beside the body, for SDKs that read it there",
+        own=True,
+    ),
+    FieldRule(
+        CUT, "properties", CARRIED, "at a listener: the number of properties that did not fit the property string", own=True
+    ),
+    FieldRule(DEFECT, "properties", CARRIED, "at a listener: why the message cannot be decoded; its body is raw", own=True),
     FieldRule(
         "mqbridge.v",
         None,
