@@ -35,9 +35,21 @@ def generate_tables() -> str:
     tables = [adapter.table for _, adapter in sorted(load_adapters().items()) if _is_published(adapter)]
     lines = ["## Fields of the message", "", *_overview(tables)]
     for table in tables:
-        lines += ["", f"## {table.title}: every field", "", "| native | message | fate | |", "|---|---|---|---|"]
-        lines += [_line((_code(rule.native), rule.field or "", rule.fate.value, rule.why)) for rule in table.rules]
+        lines += ["", f"## {table.title}: every field", "", *_fields(table)]
     return "\n".join(lines)
+
+
+def _fields(table: FieldTable) -> Iterator[str]:
+    """Yield the lines of one system's table; with a column for listeners if one maps the fields of its SDKs' messages."""
+    if table.listener:
+        yield f"[Listener](#listeners): {table.listener}"
+        yield ""
+    has_column = any(rule.listener for rule in table.rules)
+    yield "| native | message | fate | listener | |" if has_column else "| native | message | fate | |"
+    yield "|---" * (5 if has_column else 4) + "|"
+    for rule in table.rules:
+        returned = (rule.listener.value if rule.listener else "",) if has_column else ()
+        yield _line((_code(rule.native), rule.field or "", rule.fate.value, *returned, rule.why))
 
 
 def _is_published(adapter: Adapter) -> bool:

@@ -17,7 +17,7 @@ from mqbridge.cli.process import event_loop
 from mqbridge.cli.reading.range_reader import Range, read
 from mqbridge.config.problems import nearest
 from mqbridge.errors import ClusterError, ConfigError, Failure
-from mqbridge.mapping.field_table import Fate, FieldRule, FieldTable, map_fields
+from mqbridge.mapping.field_table import Fate, FieldRule, FieldTable, MappedField, map_fields
 from mqbridge.message import RESERVED_PREFIX, Message, Partition, Position, format_position, origin_prefix, parse_position
 
 if TYPE_CHECKING:
@@ -114,12 +114,23 @@ def _explain_systems(source: FieldTable, target: FieldTable, *, as_json: bool) -
     """Print the mapping of every field of the source system."""
     steps = map_fields(source, target)
     if as_json:
-        rows = [step._asdict() | {"fate": step.fate.value} for step in steps]
-        print_json({"source": source.system, "target": target.system, "fields": rows})
+        rows = [step._asdict() | {"fate": step.fate.value, "listener": _returned(step)} for step in steps]
+        print_json({"source": source.system, "target": target.system, "listener": source.listener or None, "fields": rows})
         return
     ordered = sorted(steps, key=lambda step: list(Fate).index(step.fate))  # kept fields first, dropped fields last
-    cells = [(step.source, step.field, _short_names(step.target), step.fate.value, step.why) for step in ordered]
-    print_table([source.title, "message", target.title, "fate", "why"], cells)
+    columns, cells = [source.title, "message", target.title, "fate"], list[tuple[str | None, ...]]()
+    has_listener = any(step.listener for step in steps)
+    for step in ordered:
+        returned = (_returned(step),) if has_listener else ()
+        cells.append((step.source, step.field, _short_names(step.target), step.fate.value, *returned, step.why))
+    print_table([*columns, *(("listener",) if has_listener else ()), "why"], cells)
+    if source.listener:
+        stdout_console().print(f"\nListener for {source.title} SDKs: {source.listener}", markup=False, highlight=False)
+
+
+def _returned(step: MappedField) -> str | None:
+    """Return what SDKs get of the field from a listener for their system; None if no such listener maps it."""
+    return None if step.listener is None else step.listener.value
 
 
 def _short_names(native_names: str) -> str:

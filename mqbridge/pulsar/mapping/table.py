@@ -88,5 +88,9 @@ RESERVED_PROPERTIES = (
 )
 
 TABLE = FieldTable(
-    "pulsar", "Pulsar", (*MESSAGE_METADATA, *METADATA_SINCE_5, *SINGLE_MESSAGE_METADATA, *OTHER_FIELDS, *RESERVED_PROPERTIES)
+    "pulsar",
+    "Pulsar",
+    (*MESSAGE_METADATA, *METADATA_SINCE_5, *SINGLE_MESSAGE_METADATA, *OTHER_FIELDS, *RESERVED_PROPERTIES),
+    listener="Where the backing stores entries of Pulsar (the embedded log), they pass as they are, with everything in them."
+    " Elsewhere each message becomes an entry of its own, with its fields that are native or carried.",
 )

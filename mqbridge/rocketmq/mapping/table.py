@@ -5,13 +5,33 @@ value is specific to RocketMQ, so values from other systems are not written ther
 name `mqbridge.x.N.NAME`, which brokers and clients do not interpret.
 """
 
-from mqbridge.mapping.field_table import CARRIED, DROPPED, NATIVE, RECOMPUTED, FieldRule, FieldTable
+from collections.abc import Iterable
+
+from mqbridge.mapping.field_table import (
+    ACTED_ON,
+    CARRIED,
+    DROPPED,
+    IF_SENT,
+    KEPT,
+    LEFT_OUT,
+    NATIVE,
+    RECOMPUTED,
+    SET,
+    FieldRule,
+    FieldTable,
+    Returned,
+)
+from mqbridge.rocketmq.wire.neutral_record import ADDED_NAMES
 from mqbridge.rocketmq.wire.properties import SYSTEM_NAMES, TRANSIENT_PREFIX, Name
 
 FLAG = "mqbridge.rocketmq.flag"
 """Property that holds the FLAG of a RocketMQ record, unless the FLAG is 0."""
 SHARDED = "mqbridge.rocketmq.sharded"
 """Marks a message whose record had a __SHARDINGKEY equal to the first index key; unmarked, a copy would have none."""
+BLOCK = "mqbridge.rocketmq.block"
+"""Property that holds what a listener's SDK sent beside the body, see `sent_block`."""
+CUT, DEFECT = "mqbridge.rocketmq.cut", "mqbridge.rocketmq.defect"
+"""Properties of what a listener's SDK gets: the number of properties that did not fit, and why the body is raw."""
 ESCAPE_PREFIX = "mqbridge.x."
 """Start of the names of escaped properties."""
 EMPTY, ORDER = "mqbridge.empty", "mqbridge.order"
@@ -26,6 +46,22 @@ _BROKER = "the broker adds it to every message that it stores"
 _INNER = "layout of an inner batch; its messages are read one by one"
 _ALLOWED = "written escaped, so that it has no effect on the copy: clients let applications set it, so it may be theirs"
 _LEGACY = "an internal mark of old versions that no client reads"
+
+_NOT_KEPT: dict[str, Returned] = {
+    **dict.fromkeys(("TOTALSIZE", "MAGIC", "BODYCRC", "QUEUEID", "QUEUEOFFSET", "PHYSICALOFFSET", "SYSFLAG", "BORNHOST"), SET),
+    **dict.fromkeys(("STORETIMESTAMP", "STOREHOST", "TOPIC"), SET),
+    "PREPAREDTRANSACTIONOFFSET": LEFT_OUT,
+    **dict.fromkeys(ADDED_NAMES, LEFT_OUT),
+    **dict.fromkeys((Name.DELAY, Name.TIMER_DELIVER_MS, Name.TIMER_DELAY_SEC, Name.TIMER_DELAY_MS), ACTED_ON),
+    **dict.fromkeys((Name.TRAN_MSG, Name.PGROUP), ACTED_ON),
+}
+"""The fields and system properties that SDKs do not simply get back from a listener."""
+
+
+def _for_listeners(rules: Iterable[FieldRule], default: Returned) -> tuple[FieldRule, ...]:
+    """Return the rules with what SDKs get from a listener: the `default`, unless _NOT_KEPT says something else."""
+    return tuple(rule._replace(listener=_NOT_KEPT.get(rule.native, default)) if rule.native else rule for rule in rules)
+
 
 RECORD_FIELDS = (
     FieldRule("TOTALSIZE", None, RECOMPUTED, "the broker computes the size"),
@@ -198,8 +234,23 @@ RESERVED_PROPERTIES = (
     ),
     FieldRule(FLAG, "properties", CARRIED, "in other systems: the FLAG of a RocketMQ message", own=True),
     FieldRule(
-        SHARDED, "properties", CARRIED, "in other systems: the message had a __SHARDINGKEY equal to its first index key", own=True
+        SHARDED,
+        "properties",
+        CARRIED,
+        "in other systems: the message had a __SHARDINGKEY equal to its first index key",
+        own=True,
     ),
+    FieldRule(
+        BLOCK,
+        "properties",
+        CARRIED,
+        "in other systems: what an SDK sent to a listener beside the body, for SDKs that read it there",
+        own=True,
+    ),
+    FieldRule(
+        CUT, "properties", CARRIED, "at a listener: the number of properties that did not fit the property string", own=True
+    ),
+    FieldRule(DEFECT, "properties", CARRIED, "at a listener: why the message cannot be decoded; its body is raw", own=True),
     FieldRule(
         "mqbridge.v",
         None,
@@ -210,7 +261,18 @@ RESERVED_PROPERTIES = (
 )
 """The rules of the properties that only gateways write."""
 
-TABLE = FieldTable("rocketmq", "RocketMQ", (*RECORD_FIELDS, *SYSTEM_PROPERTIES, *RESERVED_PROPERTIES))
+TABLE = FieldTable(
+    "rocketmq",
+    "RocketMQ",
+    (
+        *_for_listeners((*RECORD_FIELDS, *SYSTEM_PROPERTIES), KEPT),
+        *_for_listeners(RESERVED_PROPERTIES, IF_SENT),
+    ),
+    listener="Where the backing stores records of RocketMQ (RocketMQ, the embedded log), they pass as they are, compressed bodies"
+    f" included. Elsewhere the property {BLOCK} carries the property string, the flag, the number of redeliveries and the born"
+    " timestamp. A message that a route has edited, or that a client of another system has sent, is given to SDKs with its own"
+    " fields: tag, keys, __SHARDINGKEY and user properties. A message without UNIQ_KEY gets one from its position.",
+)
 
 KEPT_NAMES = frozenset(rule.native for rule in SYSTEM_PROPERTIES if rule.field == "properties")
 """System properties that become properties of the message."""

@@ -42,13 +42,13 @@ def write_block(message: Message, stamp: str | None, *, alone: bool, delay: Pair
     reorders. `delay` is the property that makes the broker delay the message; None: it is not delayed. Raises UnicodeEncodeError
     for lone surrogates.
     """
-    properties, flag, sharded = _take_synthetic(message)
-    system_pairs, not_in_system = _write_system(message, delay, sharded=sharded)
+    properties, flag, sharded = take_synthetic(message)
+    system_pairs, not_in_system = write_system(message, delay, sharded=sharded)
     carried = _write_carried(message, not_in_system) + origin_properties(message, stamp) or [GATEWAY_MARKER]
     pairs = (*properties, *system_pairs, *carried)
     text = join(pairs)
     if not (_are_plain_names(properties) and _is_unambiguous(text, len(pairs))):
-        # System pairs need no escaping: `_write_system` writes only values that the string can hold.
+        # System pairs need no escaping: `write_system` writes only values that the string can hold.
         escaped, count = escape([*map(escape_user_property, properties), *carried]), len(properties)
         properties = escaped[:count]
         text = join((*properties, *system_pairs, *escaped[count:]))
@@ -71,7 +71,7 @@ def _is_unambiguous(text: str, count: int) -> bool:
     return text.count(NAME_END) == text.count(VALUE_END) == count and EMPTY_VALUE not in text
 
 
-def _take_synthetic(message: Message) -> tuple[Sequence[Pair], int, bool]:
+def take_synthetic(message: Message) -> tuple[Sequence[Pair], int, bool]:
     """Divide the properties: return those without FLAG and SHARDED, the flag, and True if SHARDED requires a __SHARDINGKEY."""
     properties = message.properties
     flag, sharded = 0, False
@@ -110,7 +110,7 @@ def _is_writable(text: str | bytes | None) -> TypeGuard[str]:
     return isinstance(text, str) and text != "" and NAME_END not in text and VALUE_END not in text
 
 
-def _write_system(message: Message, delay: Pair | None, *, sharded: bool) -> tuple[list[Pair], list[str]]:
+def write_system(message: Message, delay: Pair | None, *, sharded: bool) -> tuple[list[Pair], list[str]]:
     """Return the system properties, and the names of the fields that they cannot hold exactly.
 
     `deliver_at` is such a field if there is no `delay` (the time has passed), or if `delay` is a level, which is not exact.

@@ -27,6 +27,20 @@ def test_explain_lists_every_field_of_the_source_system(invoke: Invoke) -> None:
     assert "PREPAREDTRANSACTIONOFFSET" in invoke("explain", "rocketmq", "pulsar").out
 
 
+def test_explain_says_what_sdks_get_from_a_listener(invoke: Invoke) -> None:
+    explained = invoke("explain", "rocketmq", "tubemq", "--json").json
+    by_source = {row["source"]: row["listener"] for row in explained["fields"]}
+    assert (by_source["WAIT"], by_source["DELAY"], by_source["CLUSTER"]) == ("kept", "acted on", "left out")
+    assert "mqbridge.rocketmq.block" in explained["listener"]
+    shown = invoke("explain", "rocketmq", "tubemq").out
+    assert "acted on" in shown
+    assert "Listener for RocketMQ SDKs" in shown
+    assert "Listener for Pulsar SDKs" in invoke("explain", "pulsar", "rocketmq").out
+    without = invoke("explain", "tubemq", "rocketmq")
+    assert "istener" not in without.out.splitlines()[0]
+    assert invoke("explain", "tubemq", "rocketmq", "--json").json["listener"] is None
+
+
 @pytest.mark.parametrize("names", [[], ["tubemq"], ["tubemq", "pulsar", "log"], ["tubemq", "plusar"]])
 def test_wrong_names_are_rejected(invoke: Invoke, names: list[str]) -> None:
     answer = invoke("explain", *names)
