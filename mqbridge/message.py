@@ -349,16 +349,29 @@ class Share:
 
     `edited` are all messages of the share, changed or not, if at least one was changed; otherwise None.
 
+    `deliver_at` (ms since the epoch) is the time at which all of its messages are to be delivered, whatever they say themselves;
+    None: they say it. Only for a cluster that delays messages (`Capabilities.delay`). A system stores units as they are with it
+    if it has a place for the time in its own units; otherwise they become messages with this `deliver_at`.
+
     count       number of messages
-    is_edited   True if the share has edited messages: the outbound must then send `messages`, not `batch.data`
+    has_edits   True if `edited` were given: none of its units can be stored as it is
+    is_edited   True if its messages differ from those of the batch: the outbound must then send `messages`, not `batch.data`
     held_bytes  set by `Outbound.send`: bytes of the encoded messages, which the outbound holds until the receipt
     """
 
-    __slots__ = ("_edited", "batch", "count", "held_bytes", "indexes", "is_edited")
+    __slots__ = ("_edited", "batch", "count", "deliver_at", "has_edits", "held_bytes", "indexes", "is_edited")
 
-    def __init__(self, batch: Batch, indexes: Sequence[int] | None = None, edited: Sequence[Message] | None = None) -> None:
-        self.batch, self.indexes, self._edited = batch, indexes, edited
-        self.is_edited = edited is not None
+    def __init__(
+        self,
+        batch: Batch,
+        indexes: Sequence[int] | None = None,
+        edited: Sequence[Message] | None = None,
+        *,
+        deliver_at: int | None = None,
+    ) -> None:
+        self.batch, self.indexes, self._edited, self.deliver_at = batch, indexes, edited, deliver_at
+        self.has_edits = edited is not None
+        self.is_edited = self.has_edits or deliver_at is not None
         self.count = batch.count if indexes is None else len(indexes)
         self.held_bytes = 0
 
@@ -369,11 +382,14 @@ class Share:
     @property
     def messages(self) -> Sequence[Message]:
         """The messages of the share, in order, with their changes if it is edited."""
-        if self.is_edited:
+        if self.has_edits:
             assert self._edited is not None, "the messages of this edited share were released"  # noqa: S101 - the outbound's bug
-            return self._edited
-        messages = self.batch.messages
-        return messages if self.indexes is None else pick(messages, self.indexes)
+            messages = self._edited
+        else:
+            messages = self.originals
+        if self.deliver_at is None:
+            return messages
+        return [message.replace(deliver_at=self.deliver_at) for message in messages]
 
     @property
     def originals(self) -> Sequence[Message]:
@@ -393,7 +409,13 @@ class Share:
     def subset(self, indexes: Sequence[int]) -> "Share":
         """Return a share of the messages at these indexes of this share."""
         in_batch = indexes if self.indexes is None else [self.indexes[index] for index in indexes]
-        return Share(self.batch, in_batch, [self.messages[index] for index in indexes] if self.is_edited else None)
+        edited = self.messages if self.has_edits else None
+        return Share(
+            self.batch,
+            in_batch,
+            None if edited is None else [edited[index] for index in indexes],
+            deliver_at=self.deliver_at,
+        )
 
 
 def origin_prefix(partition: Partition, writer: str | None = None) -> str:

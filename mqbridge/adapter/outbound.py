@@ -123,7 +123,8 @@ class Outbound(Protocol):
         """Formats of units that this outbound stores as they are; `share.batch.format` is one of them.
 
         Units are stored as they are with `OutboundSpec.keep_units`, if the share is the whole batch, is not edited, and no origin
-        is stamped on its messages; otherwise the batch is decoded into messages. A `sender` is recorded beside the units.
+        is stamped on its messages; otherwise the batch is decoded into messages. A `sender` is recorded beside the units. For
+        `Share.deliver_at` see there.
         """
 
     @property

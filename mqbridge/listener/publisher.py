@@ -67,11 +67,12 @@ Done = Callable[[Stored], None]
 class Publication:
     """A batch that is being stored."""
 
-    __slots__ = ("batch", "done", "last", "partition", "send", "size", "stored")
+    __slots__ = ("batch", "deliver_at", "done", "last", "partition", "send", "size", "stored")
 
-    def __init__(self, partition: int, batch: Batch, done: Done, last: int) -> None:
-        """`last` is the producer's number of its last message; -1 if it has none."""
+    def __init__(self, partition: int, batch: Batch, done: Done, last: int, deliver_at: int | None = None) -> None:
+        """`last` is the producer's number of its last message, -1 if it has none; `deliver_at`: see `Share`."""
         self.partition, self.batch, self.done, self.last = partition, batch, done, last
+        self.deliver_at = deliver_at
         self.size = batch.held_bytes
         self.send: asyncio.Future[Receipt] | None = None
         """The outbound's future; None if nothing was sent."""
@@ -127,13 +128,14 @@ class Publisher:
         """Return True if units of this format are stored as they are."""
         return unit_format in self._outbound.formats
 
-    def publish(self, partition: int, batch: Batch, done: Done) -> Publication:
+    def publish(self, partition: int, batch: Batch, done: Done, *, deliver_at: int | None = None) -> Publication:
         """Store a batch, without waiting; `done` gets the answer, never before this returns.
 
         With `last_sequence`, the position of message k of the batch is (sequence + k,); one without positions is not numbered.
+        With `deliver_at` (ms since the epoch), all of its messages are delivered at that time, by a cluster that delays messages.
         """
         last = -1 if self.last_sequence is None or not batch.first else batch.first[0] + batch.count - 1
-        publication = Publication(partition, batch, done, last)
+        publication = Publication(partition, batch, done, last, deliver_at)
         self._pending[publication] = None
         self._all_answered.clear()
         self._in_flight.add(publication.size)
@@ -150,7 +152,7 @@ class Publisher:
             problem = ClusterError(f"the producer of {self._topic} is {self.state.value}")
             self._resolve_soon(publication, Stored(problem=problem))
         elif self.last_sequence is None or publication.last < 0:
-            self._send_share(publication, Share(publication.batch))
+            self._send_share(publication, Share(publication.batch, deliver_at=publication.deliver_at))
         elif publication.last <= self.last_sequence:
             self._resolve_soon(publication, Stored(is_duplicate=True))
         elif publication.batch.first[0] <= self._last_sent and self._last_sent > self.last_sequence:
@@ -159,7 +161,7 @@ class Publisher:
             stored = max(0, self.last_sequence + 1 - publication.batch.first[0])
             rest = range(stored, publication.batch.count) if stored else None
             self._last_sent = publication.last
-            self._send_share(publication, Share(publication.batch, rest))
+            self._send_share(publication, Share(publication.batch, rest, deliver_at=publication.deliver_at))
 
     def _send_share(self, publication: Publication, share: Share) -> None:
         send = publication.send = self._outbound.send(publication.partition, share)
@@ -265,7 +267,7 @@ class Publisher:
         try:
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 letters = await self._open_dead_letters()
-                letter_share = letters.make(self._topic, share.messages, refused, source)
+                letter_share = letters.make(self._topic, share.originals, refused, source)
                 letters_receipt = await letters.send(letters.partition_of(source), letter_share)
             problem = letters_receipt.failures[0].reason if letters_receipt.failures else None
         except TimeoutError:

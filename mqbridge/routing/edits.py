@@ -52,7 +52,7 @@ class Edit:
                 if edited is None:
                     edited = list(messages)
                 edited[index] = original.replace(**changes)
-        return share if edited is None else Share(share.batch, share.indexes, edited)
+        return share if edited is None else Share(share.batch, share.indexes, edited, deliver_at=share.deliver_at)
 
     def _changes(self, message: Message, source: Partition) -> dict[str, Any]:
         """Return the new values of the fields that change."""

@@ -1,5 +1,7 @@
 """Units are stored and delivered as they are: their bytes, and so their boundaries, survive."""
 
+import time
+
 import pytest
 
 from mqbridge.adapter.cluster import Cluster
@@ -135,6 +137,27 @@ async def test_what_is_not_sent_as_it_is_becomes_messages(arena: Arena, cluster:
             assert not receipt.failures
             batches = await read_all(arena, cluster, topic)
             assert [message.payload for batch in batches for message in batch.messages] == payloads
+
+
+async def test_units_of_a_share_with_a_time_are_delivered_then(arena: Arena, cluster: Cluster) -> None:
+    """The system holds them, or tells its consumers the time, which hold them as far as they share a partition."""
+    if not cluster.capabilities.delay:
+        pytest.skip("delays nothing")
+    for name in formats_of(await arena.outbound(cluster, await arena.topic(cluster), keep_units=True)):
+        topic = await arena.topic(cluster)
+        outbound = await arena.outbound(cluster, topic, keep_units=True)
+        lane = await arena.lane(await arena.inbound(cluster, topic, fresh_group()))
+        batch = batch_of_units(*sample(name))
+        deliver_at = round(time.time() * 1000) + 1500
+        receipt = await arena.within(outbound.send(0, Share(batch, deliver_at=deliver_at)))
+        assert not receipt.failures
+        missing = [message.payload for message in batch.messages]
+        while missing:
+            received = await arena.receive(lane)
+            lane.acknowledge(received)
+            for message in received.messages:
+                assert message.deliver_at == deliver_at or time.time() * 1000 >= deliver_at
+                missing.remove(message.payload)
 
 
 async def test_units_of_a_sender_are_found_again(arena: Arena, cluster: Cluster) -> None:

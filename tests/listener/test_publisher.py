@@ -113,6 +113,30 @@ async def test_answers_may_overtake_each_other_if_the_protocol_permits(bench: Be
     assert await bench.answered(3) == ["b", "c", "a"]
 
 
+async def test_a_batch_is_delivered_at_its_time_and_dead_letters_are_at_once(bench: Bench) -> None:
+    await bench.open()
+    bench.broker.faults.refuse = refuse(b"b")
+    for name in "ab":
+        batch = Batch.of([Message(name.encode())])
+        bench.publisher.publish(0, batch, lambda stored, name=name: bench.answers.append((name, stored)), deliver_at=7)
+    await bench.answered(2)
+    (message,) = bench.broker.topics["t"][0].messages
+    (letter,) = bench.broker.topics["dead"][0].messages
+    assert (message.payload, message.deliver_at) == (b"a", 7)
+    assert (letter.payload, letter.deliver_at) == (b"b", None)
+
+
+async def test_the_rest_of_a_batch_that_was_stored_in_part_is_delivered_at_its_time(bench: Bench) -> None:
+    await bench.open(sender="p")
+    bench.publish("0", "1", sequence=0)
+    await bench.answered(1)
+    batch = Batch.of([Message(b"%d" % each, position=(each,)) for each in (1, 2)], PRODUCER)
+    bench.publisher.publish(0, batch, lambda stored: bench.answers.append(("rest", stored)), deliver_at=7)
+    await bench.answered(2)
+    messages = bench.broker.topics["t"][0].messages
+    assert [(message.payload, message.deliver_at) for message in messages] == [(b"0", None), (b"1", None), (b"2", 7)]
+
+
 async def test_a_batch_with_a_refused_message_is_a_dead_letter_as_a_whole(bench: Bench) -> None:
     """An SDK that gets an error sends its batch again, for ever; the messages beside the refused one would be stored again."""
     await bench.open()

@@ -1,6 +1,7 @@
 """Records that clients have stored one by one, delayed or compressed pass to another topic of a real broker as they are."""
 
 import asyncio
+import time
 import zlib
 from collections.abc import AsyncIterator
 
@@ -15,7 +16,7 @@ from mqbridge.rocketmq.adapter.cluster import RocketMQ
 from mqbridge.rocketmq.adapter.registration import ADAPTER
 from mqbridge.rocketmq.mapping.unit_format import FORMATS
 from mqbridge.rocketmq.wire import properties
-from mqbridge.rocketmq.wire.neutral_record import ADDED_NAMES
+from mqbridge.rocketmq.wire.neutral_record import ADDED_NAMES, encode_neutral
 from mqbridge.rocketmq.wire.record import SysFlag, decode_records
 from tests.kit.rocketmq import RocketMQ as Server
 from tests.patience import SERVER_PATIENCE_S
@@ -76,3 +77,40 @@ async def test_what_clients_have_stored_passes_as_it_is(server: Server, cluster:
     assert {"DELAY", "REAL_TOPIC", "WAIT"} <= {*names}
     assert len(names) == len({*names})
     assert not {*names} & {*ADDED_NAMES}
+
+
+DELAY_ENTRIES = {
+    "level": b"DELAY\x011\x02",
+    "time": b"TIMER_DELAY_MS\x011500\x02",
+    "none": b"",
+}
+ADDED_BY_DELAYS = {"UNIQ_KEY", "REAL_TOPIC", "REAL_QID", "DELAY"}
+"""Names of the properties that a broker adds when it delays a message, besides those of timers; DELAY at brokers before 5.0."""
+
+
+async def test_units_of_a_share_with_a_time_are_delivered_then(server: Server, cluster: RocketMQ) -> None:
+    """By the entries of their producers, or by the time of the share; nothing else acts, and nothing else changes."""
+    kept = [("TAGS", "t"), ("KEYS", "k1 k2"), ("WAIT", "true"), ("z", "1"), ("b", "2"), ("a", "3")]
+    block = properties.encode([*kept, ("TRAN_MSG", "true"), ("PGROUP", "p"), ("INNER_NUM", "3"), ("POP_CK", "1 2 3")])
+    for name, entries in DELAY_ENTRIES.items():
+        topic = await asyncio.to_thread(server.take_topic, 1)
+        outbound = await cluster.outbound(OutboundSpec(topic, keep_units=True, stamp_origin=False))
+        deliver_at = round(time.time() * 1000) + (1000 if name == "level" else 1500)
+        data = encode_neutral(name.encode(), block + entries, flag=9, born_timestamp=1_700_000_000_000)
+        share = Share(batch_of_units(FORMATS[0], [Unit(data, 1, None)]), deliver_at=deliver_at)
+        receipt = await outbound.send(0, share)
+        assert (list(receipt.failures), list(receipt.positions)) == ([], [()])
+        ((_, bounds),) = (await cluster.bounds(topic)).items()
+        assert bounds.message_count == 0
+        (unit,) = units_of(await read_all(cluster, topic, 1))
+        assert unit.published_ms is not None
+        assert unit.published_ms >= deliver_at
+        (record,) = decode_records(unit.data)
+        assert (record.body, record.flag, record.born_timestamp) == (name.encode(), 9, 1_700_000_000_000)
+        found = dict(properties.decode(record.properties))
+        own = dict(properties.decode(block + entries))
+        assert {key: value for key, value in found.items() if not key.startswith("TIMER_") and key not in ADDED_BY_DELAYS} == {
+            key: value for key, value in own.items() if key in {*dict(kept), "PGROUP"}
+        }
+        assert not {"TRAN_MSG", "INNER_NUM", "POP_CK"} & found.keys()
+        await outbound.close()

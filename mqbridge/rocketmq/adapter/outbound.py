@@ -189,13 +189,13 @@ class RocketMQOutbound:
         origin, now = self._origin_of(share.batch.partition), int(time.time() * 1000)
         units = self._units_of(share) if self._keeps_units and origin is None else None
         if units is not None:
-            return encode_units(units, self._limits, now)
+            return encode_units(units, self._limits, now, share.deliver_at)
         return encode(share.messages, origin, self._limits, now, self._producer.client.reserve_ids)
 
     def _units_of(self, share: Share) -> Sequence[Unit] | None:
         """Return the units that can be stored instead of the messages of the share; None if there are none."""
         batch = share.batch
-        if batch.format not in self.formats or share.indexes is not None or share.is_edited:
+        if batch.format not in self.formats or share.indexes is not None or share.has_edits:
             return None
         units = batch.units
         return None if units is None or any(unit.message_count != 1 or unit.left_out for unit in units) else units

@@ -45,6 +45,11 @@ class Limits:
         self._levels = sorted((delay, level) for level, delay in enumerate(levels, 1))
 
     @property
+    def has_timers(self) -> bool:
+        """True for a broker that can deliver a message at any time; False if it knows delay levels only."""
+        return not self._levels
+
+    @property
     def compiled_arguments(self) -> tuple[int, int, int, int, list[tuple[int, int]]]:
         """All limits, for the compiled encoder; the last item lists the delays (ms) with their levels, shortest first."""
         return self.max_bytes, self.max_messages, self.max_message_bytes, self.max_delay_ms, self._levels

@@ -10,6 +10,9 @@ others are stored with this born timestamp instead of their own. Nothing else of
 
 Brokers limit the body of a batch, framing included. A record that is within the limit only without the framing is sent as a
 single message. There the broker acts on the properties and reorders them, so those on which it acts are left out.
+
+Records that are to be delivered later (`Share.deliver_at`) are single messages, too, because brokers delay no others. They keep
+the properties with which their producer has asked for the delay, and get one if they have none on which this broker acts.
 """
 
 from collections.abc import Sequence
@@ -22,12 +25,17 @@ from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits, overs
 from mqbridge.rocketmq.mapping.request import EncodedRequest
 from mqbridge.rocketmq.wire.batch import OVERHEAD_BYTES, Element, encode_batch
 from mqbridge.rocketmq.wire.neutral_record import Content, read_neutral
-from mqbridge.rocketmq.wire.properties import strip_effective
+from mqbridge.rocketmq.wire.properties import TIMER_NAMES, VALUE_END, Name, encode, find, strip_effective
 
 
-def encode_units(units: Sequence[Unit], limits: Limits, now: int) -> tuple[list[EncodedRequest], list[MessageFailure]]:
-    """Encode units, in order; return a failure for each one that RocketMQ cannot store. `now` is in ms since the epoch."""
-    builder = _UnitRequests(limits, now)
+def encode_units(
+    units: Sequence[Unit], limits: Limits, now: int, deliver_at: int | None = None
+) -> tuple[list[EncodedRequest], list[MessageFailure]]:
+    """Encode units, in order; return a failure for each one that RocketMQ cannot store.
+
+    Both times are in ms since the epoch. All units are delayed until `deliver_at`, unless it is in the past.
+    """
+    builder = _UnitRequests(limits, now, deliver_at if deliver_at is not None and deliver_at > now else None)
     for index, unit in enumerate(units):
         builder.add(index, unit)
     builder.close_batch()
@@ -37,8 +45,8 @@ def encode_units(units: Sequence[Unit], limits: Limits, now: int) -> tuple[list[
 class _UnitRequests:
     """Encodes units, and collects the `requests` for them and the `failures` of those that cannot be sent."""
 
-    def __init__(self, limits: Limits, now: int) -> None:
-        self._limits, self._now = limits, now
+    def __init__(self, limits: Limits, now: int, deliver_at: int | None) -> None:
+        self._limits, self._now, self._deliver_at = limits, now, deliver_at
         self.requests: list[EncodedRequest] = []
         self.failures: list[MessageFailure] = []
         self._elements: list[Element] = []
@@ -60,8 +68,10 @@ class _UnitRequests:
         problem = self._problem(content)
         if problem is not None:
             self._refuse(index, problem)
+        elif self._deliver_at is not None:
+            self._add_delayed(index, content, self._deliver_at)
         elif OVERHEAD_BYTES + len(content.body) + len(content.properties) > self._limits.max_message_bytes:
-            self._add_alone(index, content)
+            self._add_alone(index, content, strip_effective(content.properties))
         else:
             self._add_to_batch(index, content)
 
@@ -106,14 +116,26 @@ class _UnitRequests:
         )
         self._elements, self._size = [], 0
 
-    def _add_alone(self, index: int, content: Content) -> None:
-        """Add a record that does not fit a batch."""
+    def _add_delayed(self, index: int, content: Content, deliver_at: int) -> None:
+        """Add a record that is delivered later."""
+        try:
+            properties = delayed_properties(content.properties, self._limits, deliver_at, self._now)
+        except ValueError as error:
+            self._refuse(index, str(error))
+            return
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            self._refuse(index, oversize_reason(properties))
+        else:
+            self._add_alone(index, content, properties, is_delayed=True)
+
+    def _add_alone(self, index: int, content: Content, properties: bytes, *, is_delayed: bool = False) -> None:
+        """Add a record that is delayed, or does not fit a batch, with these properties."""
         self.close_batch()
-        properties = strip_effective(content.properties)
         try:
             properties.decode()  # the header of a single message carries them as text
         except UnicodeDecodeError:
-            self._refuse(index, "its properties are not UTF-8, and with those it does not fit a batch")
+            why = "it cannot be delayed" if is_delayed else "it does not fit a batch"
+            self._refuse(index, f"its properties are not UTF-8, and with those {why}")
             return
         self.requests.append(
             EncodedRequest(
@@ -125,9 +147,25 @@ class _UnitRequests:
                 flag=content.flag,
                 sys_flag=content.sys_flag,
                 reconsume_times=content.reconsume_times,
+                delayed=is_delayed,
             )
         )
 
     def _refuse(self, index: int, reason: str) -> None:
         self.close_batch()
         self.failures.append(MessageFailure(index, Failure.REFUSED, reason))
+
+
+def delayed_properties(block: bytes, limits: Limits, deliver_at: int, now: int) -> bytes:
+    """Return the property string with which a broker delays a record, and does nothing else.
+
+    The record's own entries for a delay stay as they are if the broker acts on one of them: as it would if the producer had sent
+    the record there. Otherwise an entry for `deliver_at` is added. Raises ValueError if the broker does not delay for so long.
+    """
+    kept = strip_effective(block, keep_delay=True)
+    has_level = (find(kept, Name.DELAY) or "0") != "0"  # brokers delay nothing at level 0, and then look for a timer
+    has_timer = limits.has_timers and any(find(kept, name) is not None for name in TIMER_NAMES)
+    if has_level or has_timer:
+        return kept
+    separator = b"" if not kept or kept.endswith(VALUE_END.encode()) else VALUE_END.encode()
+    return kept + separator + encode([limits.delay_property(deliver_at, now)])

@@ -88,11 +88,12 @@ class Name:
 TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
 """Prefix of the names of properties that are internal to clients. Brokers store them like others."""
 
+TIMER_NAMES = Name.TIMER_DELAY_SEC, Name.TIMER_DELAY_MS, Name.TIMER_DELIVER_MS
+"""Names of properties by which brokers from 5.0 on deliver a message at a time, in the order in which they look for them."""
+DELAY_NAMES = (Name.DELAY, *TIMER_NAMES)
+"""Names of properties by which brokers delay a message; those of a timer count only without a delay level."""
 EFFECTIVE_NAMES = (
-    Name.DELAY,
-    Name.TIMER_DELIVER_MS,
-    Name.TIMER_DELAY_SEC,
-    Name.TIMER_DELAY_MS,
+    *DELAY_NAMES,
     Name.TIMER_DEL_UNIQKEY,
     Name.TRAN_MSG,
     Name.POP_CK,
@@ -143,6 +144,7 @@ def name_prefix(name: str) -> bytes:
 
 
 _EFFECTIVE_PREFIXES = tuple(map(name_prefix, EFFECTIVE_NAMES))
+_OTHER_EFFECTIVE_PREFIXES = tuple(name_prefix(name) for name in EFFECTIVE_NAMES if name not in DELAY_NAMES)
 
 
 def why_invalid(name: str, value: str) -> str | None:
@@ -174,10 +176,11 @@ def decode(data: bytes) -> list[tuple[str, str]]:
     return pairs
 
 
-def strip_effective(data: bytes) -> bytes:
-    """Return a property string without the entries of EFFECTIVE_NAMES."""
+def strip_effective(data: bytes, *, keep_delay: bool = False) -> bytes:
+    """Return a property string without the entries of EFFECTIVE_NAMES, or of those that are not in DELAY_NAMES."""
+    prefixes = _OTHER_EFFECTIVE_PREFIXES if keep_delay else _EFFECTIVE_PREFIXES
     entries = data.split(b"\x02")
-    kept = [entry for entry in entries if not entry.startswith(_EFFECTIVE_PREFIXES)]
+    kept = [entry for entry in entries if not entry.startswith(prefixes)]
     return data if len(kept) == len(entries) else b"\x02".join(kept)
 
 

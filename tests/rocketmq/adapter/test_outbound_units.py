@@ -1,5 +1,6 @@
 """Units are sent as they are, shares are refused as a whole, and messages of a sender are stamped."""
 
+import time
 import zlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -105,6 +106,34 @@ async def test_a_sender_or_a_stamp_makes_units_messages(cluster: Cluster, client
         assert body == b"1"
         assert "mqbridge.origin\x01here|t|0|10\x02" in block
         assert "DELAY\x01" not in block
+
+
+async def test_units_of_a_share_with_a_time_are_sent_alone_and_have_no_positions(cluster: Cluster, client: ClusterClient) -> None:
+    deliver_at = round(time.time() * 1000) + 60_000
+    receipt = await outbound_of(client, stamp_origin=False).send(0, Share(units(), deliver_at=deliver_at))
+    assert (receipt.failures, list(receipt.positions)) == ([], [(), ()])
+    timer = f"TIMER_DELIVER_MS\x01{deliver_at}\x02"
+    assert stored(cluster) == [(b"1", "DELAY\x013\x02a\x011\x02a\x012\x02"), (b"\x78\x9c", timer)]
+    headers = cluster.headers(Code.SEND_MESSAGE_V2)
+    assert [(header.born_timestamp, header.flag, header.sys_flag, header.reconsume_times) for header in headers] == [
+        (5, 7, 0, 0),
+        (6, 0, SysFlag.COMPRESSED, 2),
+    ]
+
+
+@pytest.mark.parametrize("is_edited", [False, True])
+async def test_units_that_become_messages_are_delayed_until_the_time_of_the_share(
+    cluster: Cluster, client: ClusterClient, is_edited: bool
+) -> None:
+    deliver_at = round(time.time() * 1000) + 60_000
+    batch = batch_of_units(FORMATS[0], UNITS[:1])
+    share = Share(batch, None, [Message(b"1")] if is_edited else None, deliver_at=deliver_at)
+    assert not (await outbound_of(client, stamp_origin=False, keep_units=is_edited).send(0, share)).failures
+    ((body, block),) = stored(cluster)
+    pairs = properties.decode(block.encode())
+    assert body == b"1"
+    assert ("TIMER_DELIVER_MS", str(deliver_at)) in pairs
+    assert "DELAY" not in dict(pairs)
 
 
 async def test_a_refused_unit_that_is_sent_again_alone_has_no_effects(cluster: Cluster, client: ClusterClient) -> None:

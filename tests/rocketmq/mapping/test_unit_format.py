@@ -12,7 +12,7 @@ from mqbridge.rocketmq.client.consumer.pulled_records import PulledRecords
 from mqbridge.rocketmq.mapping.limits import MAX_PROPERTIES_BYTES, Limits
 from mqbridge.rocketmq.mapping.stored import decode_pulls
 from mqbridge.rocketmq.mapping.unit_format import FORMATS, units_of
-from mqbridge.rocketmq.mapping.unit_request import encode_units
+from mqbridge.rocketmq.mapping.unit_request import delayed_properties, encode_units
 from mqbridge.rocketmq.wire import properties
 from mqbridge.rocketmq.wire.batch import OVERHEAD_BYTES, decode_batch
 from mqbridge.rocketmq.wire.bodies.queue import Queue
@@ -150,3 +150,66 @@ def test_a_unit_that_no_broker_stores_is_refused(refused: Unit, reason: str) -> 
     assert [(failure.index, failure.failure_kind) for failure in failures] == [(1, Failure.REFUSED)]
     assert reason in failures[0].reason
     assert [request.indexes for request in requests] == [range(1), range(2, 3)]
+
+
+LEVELS_MS = (1000, 5000, 10_000)
+OWN = properties.encode([("a", "1"), ("TRAN_MSG", "true"), ("POP_CK", "1 2"), ("INNER_NUM", "2"), ("KEYS", "k"), ("a", "2")])
+KEPT = [("a", "1"), ("KEYS", "k"), ("a", "2")]
+
+
+@pytest.mark.parametrize(
+    ("entries", "timers", "levels"),
+    [
+        ([], [("TIMER_DELIVER_MS", str(NOW + 4000))], [("DELAY", "2")]),
+        ([("DELAY", "7")], [("DELAY", "7")], [("DELAY", "7")]),
+        ([("DELAY", "0")], [("DELAY", "0"), ("TIMER_DELIVER_MS", str(NOW + 4000))], [("DELAY", "0"), ("DELAY", "2")]),
+        ([("TIMER_DELAY_SEC", "9")], [("TIMER_DELAY_SEC", "9")], [("TIMER_DELAY_SEC", "9"), ("DELAY", "2")]),
+        ([("TIMER_DELAY_MS", "9")], [("TIMER_DELAY_MS", "9")], [("TIMER_DELAY_MS", "9"), ("DELAY", "2")]),
+        ([("TIMER_DELIVER_MS", "9")], [("TIMER_DELIVER_MS", "9")], [("TIMER_DELIVER_MS", "9"), ("DELAY", "2")]),
+        ([("TIMER_DELAY_MS", "9"), ("DELAY", "3")],) + ([("TIMER_DELAY_MS", "9"), ("DELAY", "3")],) * 2,
+    ],
+)
+def test_delayed_records_are_sent_alone_with_a_delay_on_which_the_broker_acts(
+    entries: list[tuple[str, str]], timers: list[tuple[str, str]], levels: list[tuple[str, str]]
+) -> None:
+    delayed = unit(b"x", properties.encode(entries) + OWN, flag=3, reconsume_times=2, sys_flag=SysFlag.COMPRESSED)
+    for limits, expected in ((Limits(), timers), (Limits(levels=LEVELS_MS), levels)):
+        requests, failures = encode_units([delayed, delayed], limits, NOW, NOW + 4000)
+        assert failures == []
+        assert [request.indexes for request in requests] == [range(1), range(1, 2)]
+        for request in requests:
+            assert (request.is_batch, request.delayed, request.body, request.flag) == (False, True, b"x", 3)
+            assert (request.born, request.reconsume_times, request.sys_flag) == (NOW, 2, SysFlag.COMPRESSED)
+            added = [pair for pair in expected if pair not in entries]
+            assert properties.decode(request.properties) == [*entries, *KEPT, *added]
+
+
+def test_a_record_without_a_last_separator_gets_its_delay() -> None:
+    assert delayed_properties(b"a\x011", Limits(), NOW + 1, NOW) == b"a\x011\x02TIMER_DELIVER_MS\x01%d\x02" % (NOW + 1)
+    assert delayed_properties(b"", Limits(), NOW + 1, NOW) == b"TIMER_DELIVER_MS\x01%d\x02" % (NOW + 1)
+
+
+@pytest.mark.parametrize("deliver_at", [NOW, NOW - 1, 0])
+def test_records_whose_time_is_over_are_not_delayed(deliver_at: int) -> None:
+    units = [unit(b"1", b"DELAY\x013\x02"), unit(b"2")]
+    (request,), failures = encode_units(units, Limits(), NOW, deliver_at)
+    assert failures == []
+    assert request.is_batch
+    assert not request.delayed
+
+
+@pytest.mark.parametrize(
+    ("refused", "deliver_at", "reason"),
+    [
+        (unit(b"x"), NOW + 3_700_000, "at most"),
+        (unit(bytes(2000)), NOW + 1, "2000 bytes"),
+        (unit(b"x", b"a\x01\xff\x02"), NOW + 1, "UTF-8"),
+        (unit(b"x", b"a\x01" + b"v" * (MAX_PROPERTIES_BYTES - 3) + b"\x02"), NOW + 1, "bytes of properties"),
+    ],
+)
+def test_a_delayed_unit_that_no_broker_stores_is_refused(refused: Unit, deliver_at: int, reason: str) -> None:
+    limits = Limits(max_message_bytes=1000, max_delay_ms=3_600_000)
+    requests, failures = encode_units([refused], limits, NOW, deliver_at)
+    assert requests == []
+    assert [(failure.index, failure.failure_kind) for failure in failures] == [(0, Failure.REFUSED)]
+    assert reason in failures[0].reason
