@@ -101,10 +101,13 @@ SMOKE_TESTED = ("send", "transaction", "retry", "rebalance", "pull")
 LACKS: dict[str, frozenset[str]] = {
     "java-5.3.3": frozenset(),
     "java-4.9.8": frozenset({"timer"}),
+    "go": frozenset({"timer", "query", "lite_assign", "offsets"}),
 }
 """Features that an SDK does not have."""
 
-UNSEEN: dict[tuple[str, str], frozenset[str]] = {}
+UNSEEN: dict[tuple[str, str], frozenset[str]] = {
+    ("go", "rebalance"): frozenset({"all_once"}),
+}
 """Values that the program of an SDK cannot give, by language and feature."""
 
 

@@ -18,7 +18,7 @@ from tests.sdk.features.programs import AT_ONCE, FeatureError, go_program, run_p
 from tests.sdk.rocketmq_features.expected import FEATURES, Outcome, expected_outcome
 
 JAVA = tuple(f"java-{version}" for version in java.ROCKETMQ_CLIENTS)
-LANGUAGES = JAVA
+LANGUAGES = (*JAVA, "go")
 QUEUES = 4
 FLAGS = ("-Xmx96m", "-XX:+UseSerialGC", *LESS_COMPILING)
 ENDS_EARLIER_S = 5.0
@@ -60,6 +60,8 @@ async def outcome_of(
             "name-servers": name_servers, "feature": feature, "topic": name, "group": f"g_{name}", "folder": folder,
             "deadline": f"{deadline_s - ENDS_EARLIER_S:.0f}",
         }  # fmt: skip
+        if language == "go":  # reads the folder for offsets of broadcast consumers from its environment
+            command = ("env", f"rocketmq.client.localOffsetStoreDir={folder}", *command)
         return await run_program(command, options, Path(folder), deadline_s)
 
 
