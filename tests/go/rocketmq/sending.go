@@ -52,9 +52,17 @@ func describe(messages []*received) []outcome {
 			delete(properties, name)
 		}
 		found = append(found, outcome{
-			"value": message.text(), "tags": message.GetTags(), "keys": message.GetKeys(), "flag": message.Flag,
+			"value": message.text(), "tags": message.GetTags(), "keys": message.GetKeys(),
 			"properties": properties, "tries": message.tries,
 		})
+	}
+	return found
+}
+
+func flags(messages []*received) []int32 {
+	found := []int32{}
+	for _, message := range messages {
+		found = append(found, message.Flag)
 	}
 	return found
 }
@@ -76,7 +84,7 @@ func send(r *run) outcome {
 		same = same && result.MsgID == message.MsgId && result.QueueOffset == message.QueueOffset &&
 			result.OffsetMsgID == message.OffsetMsgId && result.MessageQueue.QueueId == message.Queue.QueueId
 	}
-	return outcome{"messages": describe(read), "results_are_of_messages": same}
+	return outcome{"messages": describe(read), "flags": flags(read), "results_are_of_messages": same}
 }
 
 func batch(r *run) outcome {
@@ -88,7 +96,7 @@ func batch(r *run) outcome {
 		offsets = append(offsets, message.QueueOffset-result.QueueOffset)
 		queues[message.Queue.QueueId] = true
 	}
-	return outcome{"messages": describe(read), "offsets": offsets, "queues": len(queues)}
+	return outcome{"messages": describe(read), "flags": flags(read), "offsets": offsets, "queues": len(queues)}
 }
 
 func selector(r *run) outcome {

@@ -9,6 +9,7 @@ right for all SDKs and servers. So an outcome has no value that differs by natur
 | `programs.py` | runs the programs |
 | `tests/java/.../RocketFeatures*.java` | the programs for Java, one source for both releases of the client |
 | `tests/go/rocketmq/` | the programs for Go |
+| `cpp.py` | the programs for C++, by the Python package that has the library in it |
 
 **A program.** Options: `--name-servers`, `--feature`, `--topic` and `--group` (new names; others are these and a suffix),
 `--folder` (a temporary folder) and `--deadline` (seconds after which it ends itself). Its last line is `{"outcome": {...}}`.

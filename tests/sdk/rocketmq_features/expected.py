@@ -20,13 +20,12 @@ class ClientFeature(NamedTuple):
     """Its group needs a retry topic."""
 
 
+FLAGS = [7, 7, 7]
 PROPERTIES = {"plain": "1", "text": "ä€ = 2"}
 
 
 def _described(*values: str) -> list[dict[str, Any]]:
-    return [
-        {"value": value, "tags": "tag", "keys": "key1 key2", "flag": 7, "properties": PROPERTIES, "tries": 0} for value in values
-    ]
+    return [{"value": value, "tags": "tag", "keys": "key1 key2", "properties": PROPERTIES, "tries": 0} for value in values]
 
 
 def _texts(first: int, last: int) -> list[str]:
@@ -34,8 +33,8 @@ def _texts(first: int, last: int) -> list[str]:
 
 
 SENDING: dict[str, ClientFeature] = {
-    "send": ClientFeature({"messages": _described("async", "oneway", "sync"), "results_are_of_messages": True}),
-    "batch": ClientFeature({"messages": _described("0", "1", "2"), "offsets": [0, 1, 2], "queues": 1}),
+    "send": ClientFeature({"messages": _described("async", "oneway", "sync"), "flags": FLAGS, "results_are_of_messages": True}),
+    "batch": ClientFeature({"messages": _described("0", "1", "2"), "flags": FLAGS, "offsets": [0, 1, 2], "queues": 1}),
     "selector": ClientFeature({"queues": 4, "all_once": True, "in_order": True, "one_queue_per_key": True}),
     "compressed": ClientFeature({"sizes": [4095, 4096, 20_000], "same": True}),
     "large": ClientFeature({"size": 4_000_000, "same": True}),
@@ -102,11 +101,33 @@ LACKS: dict[str, frozenset[str]] = {
     "java-5.3.3": frozenset(),
     "java-4.9.8": frozenset({"timer"}),
     "go": frozenset({"timer", "query", "lite_assign", "offsets"}),
+    # What the Python package gives of the client: no settings of consumers but tags and their kind.
+    "cpp": frozenset(
+        {
+            "timer",
+            "transaction",
+            "request_reply",
+            "query",
+            "trace",
+            "dead_letters",
+            "orderly_suspended",
+            "flow_control",
+            "starts",
+            "start_last_empty",
+            "lite_subscribe",
+            "lite_assign",
+            "pull",
+            "offsets",
+        }
+    ),
 }
 """Features that an SDK does not have."""
 
 UNSEEN: dict[tuple[str, str], frozenset[str]] = {
     ("go", "rebalance"): frozenset({"all_once"}),
+    ("cpp", "rebalance"): frozenset({"all_once", "queues"}),
+    ("cpp", "send"): frozenset({"flags"}),
+    ("cpp", "selector"): frozenset({"queues"}),
 }
 """Values that the program of an SDK cannot give, by language and feature."""
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import platform
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
@@ -12,15 +15,20 @@ from typing import Any
 from uuid import uuid4
 
 from tests.kit import java
+from tests.kit.maven import cached
 from tests.kit.process import LESS_COMPILING
 from tests.patience import SERVER_PATIENCE_S
 from tests.sdk.features.programs import AT_ONCE, FeatureError, go_program, run_program
 from tests.sdk.rocketmq_features.expected import FEATURES, Outcome, expected_outcome
 
 JAVA = tuple(f"java-{version}" for version in java.ROCKETMQ_CLIENTS)
-LANGUAGES = (*JAVA, "go")
+LANGUAGES = (*JAVA, "go", "cpp")
+CPP = Path(__file__).with_name("cpp.py")
+CPP_PACKAGE = "rocketmq==0.4.4"
+"""The newest release on PyPI that has the C++ library in it, as a wheel for Linux on x86-64."""
 QUEUES = 4
 FLAGS = ("-Xmx96m", "-XX:+UseSerialGC", *LESS_COMPILING)
+INSTALL_TIMEOUT_S = 300.0
 ENDS_EARLIER_S = 5.0
 """A program ends itself before the harness kills it, because it can say what it waits for."""
 
@@ -32,6 +40,8 @@ def missing(language: str) -> str | None:
     """Return why programs of this language cannot run here; None if they can."""
     if language == "go" and shutil.which("go") is None:
         return "go is not installed: https://go.dev/doc/install"
+    if language == "cpp" and (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        return "the C++ library is on PyPI only for Linux on x86-64"
     return None
 
 
@@ -60,9 +70,9 @@ async def outcome_of(
             "name-servers": name_servers, "feature": feature, "topic": name, "group": f"g_{name}", "folder": folder,
             "deadline": f"{deadline_s - ENDS_EARLIER_S:.0f}",
         }  # fmt: skip
-        if language == "go":  # reads the folder for offsets of broadcast consumers from its environment
-            command = ("env", f"rocketmq.client.localOffsetStoreDir={folder}", *command)
-        return await run_program(command, options, Path(folder), deadline_s)
+        # Go and C++ take folders from their environment: for offsets of broadcast consumers, and for logs.
+        folders = (f"rocketmq.client.localOffsetStoreDir={folder}", f"HOME={folder}")
+        return await run_program(("env", *folders, *command), options, Path(folder), deadline_s)
 
 
 async def wrong_outcomes(features: Iterable[str], language: str, name_servers: str, **settings: Any) -> dict[str, Outcome | str]:
@@ -94,4 +104,13 @@ def _command(language: str) -> Sequence[str]:
         raise FeatureError(reason)
     if language in JAVA:
         return java.command("RocketFeatures", {}, flags=FLAGS, client=language.removeprefix("java-"))
-    return (str(go_program("./rocketmq", "rocketmq-features")),)
+    if language == "go":
+        return (str(go_program("./rocketmq", "rocketmq-features")),)
+    return ("env", f"PYTHONPATH={cached('rocketmq-cpp-0.4.4', _install_cpp)}", sys.executable, "-P", str(CPP))
+
+
+def _install_cpp(folder: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), CPP_PACKAGE],
+        check=True, timeout=INSTALL_TIMEOUT_S,
+    )  # fmt: skip

@@ -78,8 +78,12 @@ final class RocketFeaturesOfSending {
     }
 
     private static Map<String, Object> describe(MessageExt message) {
-        return Program.object("value", text(message), "tags", message.getTags(), "keys", message.getKeys(), "flag", message.getFlag(),
+        return Program.object("value", text(message), "tags", message.getTags(), "keys", message.getKeys(),
                 "properties", properties(message), "tries", message.getReconsumeTimes());
+    }
+
+    private static List<Integer> flags(List<MessageExt> messages) {
+        return messages.stream().map(MessageExt::getFlag).toList();
     }
 
     private static Map<String, Object> send(RocketFeatures run) throws Exception {
@@ -95,7 +99,8 @@ final class RocketFeaturesOfSending {
         for (int i : List.of(0, 2)) {
             same &= isOf(results.get(i / 2), read.get(i));
         }
-        return Program.object("messages", read.stream().map(RocketFeaturesOfSending::describe).toList(), "results_are_of_messages", same);
+        return Program.object("messages", read.stream().map(RocketFeaturesOfSending::describe).toList(), "flags", flags(read),
+                "results_are_of_messages", same);
     }
 
     private static SendCallback completing(CompletableFuture<SendResult> future) {
@@ -123,8 +128,8 @@ final class RocketFeaturesOfSending {
         SendResult result = run.producer().send(List.of(described(run, "0"), described(run, "1"), described(run, "2")));
         List<MessageExt> read = run.read(run.topic, 3);
         List<Long> offsets = read.stream().map(message -> message.getQueueOffset() - result.getQueueOffset()).toList();
-        return Program.object("messages", read.stream().map(RocketFeaturesOfSending::describe).toList(), "offsets", offsets,
-                "queues", read.stream().map(MessageExt::getQueueId).distinct().count());
+        return Program.object("messages", read.stream().map(RocketFeaturesOfSending::describe).toList(), "flags", flags(read),
+                "offsets", offsets, "queues", read.stream().map(MessageExt::getQueueId).distinct().count());
     }
 
     private static Map<String, Object> selector(RocketFeatures run) throws Exception {
