@@ -26,7 +26,7 @@ NOWHERE = "127.0.0.1:1"
 JAVA = "java-5.3.3"
 
 
-class Created:
+class CreatedNames:
     """Notes the topics and groups that the harness creates."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ print(json.dumps({"outcome": dict(zip([name[2:] for name in sys.argv[1::2]], sys
 
 async def test_topics_and_groups_exist_before_a_program_gets_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, OPTIONS)
-    created = Created()
+    created = CreatedNames()
     options = await outcome_of(
         "dead_letters", JAVA, NOWHERE, create_topic=created.topic, create_group=created.group, deadline_s=60
     )
@@ -64,7 +64,7 @@ async def test_topics_and_groups_exist_before_a_program_gets_their_names(monkeyp
 
 async def test_a_feature_gets_all_its_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, OPTIONS)
-    created = Created()
+    created = CreatedNames()
     topic = (await outcome_of("trace", JAVA, NOWHERE, create_topic=created.topic))["topic"]
     assert [name for name, _ in created.topics] == [topic, f"{topic}_trace"]
     assert created.groups == []
@@ -79,7 +79,7 @@ if "push" not in sys.argv: sys.exit("no broker")
 print('{"outcome": {"all_once": false}}')
 """,
     )
-    wrong = await wrong_outcomes(["push", "retry"], JAVA, NOWHERE, create_topic=Created().topic)
+    wrong = await wrong_outcomes(["push", "retry"], JAVA, NOWHERE, create_topic=CreatedNames().topic)
     assert wrong.keys() == {"push", "retry"}
     assert wrong["push"] == {"all_once": False}
     assert "no broker" in str(wrong["retry"])
@@ -88,7 +88,7 @@ print('{"outcome": {"all_once": false}}')
 async def test_a_program_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, "import time; time.sleep(1000)")
     with pytest.raises(FeatureError, match="had not ended after 0 s"):
-        await outcome_of("push", JAVA, NOWHERE, create_topic=Created().topic, deadline_s=0.2)
+        await outcome_of("push", JAVA, NOWHERE, create_topic=CreatedNames().topic, deadline_s=0.2)
 
 
 def test_the_tables_name_only_what_exists() -> None:

@@ -31,7 +31,7 @@ KEYS, ROUNDS, MESSAGES, ROUND = 5, 10, 40, 20
 LARGE_BYTES = 4_000_000
 
 
-class Seen(NamedTuple):
+class CppMessage(NamedTuple):
     """A copy of a message, which the client frees after its callback."""
 
     topic: str
@@ -50,9 +50,9 @@ def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode()
 
 
-def copied(message: RecvMessage) -> Seen:
+def copied(message: RecvMessage) -> CppMessage:
     properties = {name: _text(message[name]) or "" for name in ("plain", "text") if message[name]}
-    return Seen(
+    return CppMessage(
         message.topic, message.body.decode(), _text(message.tags), _text(message.keys), properties, message.reconsume_times,
         message.queue_id, message.queue_offset, message.id, _text(message["RETRY_TOPIC"]),
     )  # fmt: skip
@@ -66,17 +66,19 @@ def until(what: str, condition: Callable[[], object]) -> None:
         time.sleep(POLL_S)
 
 
-class Member:
+class CppMember:
     """A push consumer that keeps its messages."""
 
-    def __init__(self, run: Run, suffix: str = "", accepts: Callable[[Seen], bool] = lambda _: True, **options: Any) -> None:
-        self.messages: list[Seen] = []
+    def __init__(
+        self, run: CppRun, suffix: str = "", accepts: Callable[[CppMessage], bool] = lambda _: True, **options: Any
+    ) -> None:
+        self.messages: list[CppMessage] = []
         self._accepts = accepts
         self.consumer = PushConsumer(run.group + suffix, **options)
         self.consumer.set_namesrv_addr(run.name_servers)
         self.consumer.set_instance_name(run.instance())
 
-    def start(self, topic: str, tags: str = "*") -> Member:
+    def start(self, topic: str, tags: str = "*") -> CppMember:
         # The wrapper's own `subscribe` cannot refuse messages: it loses the callback's answer.
         ffi_check(dll.Subscribe(self.consumer._handle, topic.encode(), tags.encode()))
         self.consumer._register_callback(self._received)
@@ -88,7 +90,7 @@ class Member:
         self.messages.append(message)
         return SUCCESS if self._accepts(message) else LATER
 
-    def receive(self, count: int) -> list[Seen]:
+    def receive(self, count: int) -> list[CppMessage]:
         """Wait for so many messages, and then until no further one is expected."""
         until(f"{count} messages", lambda: len(self.messages) >= count)
         time.sleep(QUIET_S)
@@ -101,7 +103,7 @@ class Member:
         return found
 
 
-class Run:
+class CppRun:
     """Options of the program, and short forms of the client's calls. Topics and groups are the run's own, by a suffix."""
 
     def __init__(self, name_servers: str, topic: str, group: str) -> None:
@@ -142,19 +144,19 @@ class Run:
             producer.send_sync(self.message(value))
 
     def member(
-        self, suffix: str = "", accepts: Callable[[Seen], bool] = lambda _: True, tags: str = "*", **options: Any
-    ) -> Member:
-        member = Member(self, suffix, accepts, **options)
+        self, suffix: str = "", accepts: Callable[[CppMessage], bool] = lambda _: True, tags: str = "*", **options: Any
+    ) -> CppMember:
+        member = CppMember(self, suffix, accepts, **options)
         self._open.append(member)
         return member.start(self.topic, tags)
 
-    def read(self, count: int) -> list[Seen]:
+    def read(self, count: int) -> list[CppMessage]:
         """Pull all queues of the topic until so many messages are found, and once more."""
         consumer = PullConsumer(f"{self.group}_reader_{self.instance()}")
         consumer.set_namesrv_addr(self.name_servers)
         consumer.start()
         self._open.append(consumer)
-        messages: list[Seen] = []
+        messages: list[CppMessage] = []
 
         def complete() -> bool:
             before = len(messages)
@@ -165,22 +167,22 @@ class Run:
         return messages
 
 
-def is_range(messages: Iterable[Seen], count: int) -> bool:
+def is_range(messages: Iterable[CppMessage], count: int) -> bool:
     return sorted(int(message.value) for message in messages) == list(range(count))
 
 
-def in_order(messages: Iterable[Seen]) -> bool:
+def in_order(messages: Iterable[CppMessage]) -> bool:
     by_queue = defaultdict(list)
     for message in messages:
         by_queue[message.queue].append(int(message.value))
     return all(values == sorted(values) for values in by_queue.values())
 
 
-def values(messages: Iterable[Seen]) -> list[str]:
+def values(messages: Iterable[CppMessage]) -> list[str]:
     return sorted(message.value for message in messages)
 
 
-def describe(messages: Iterable[Seen]) -> list[Outcome]:
+def describe(messages: Iterable[CppMessage]) -> list[Outcome]:
     names = ("value", "tags", "keys", "properties", "tries")
     return [{name: getattr(message, name) for name in names} for message in messages]
 
@@ -188,7 +190,7 @@ def describe(messages: Iterable[Seen]) -> list[Outcome]:
 # --- sending ---------------------------------------------------------------------------------------------------------------
 
 
-def send(run: Run) -> Outcome:
+def send(run: CppRun) -> Outcome:
     producer, results = run.producer(), []
     producer.send_async(run.described("async"), results.append, None)
     until("an asynchronous result", lambda: results)
@@ -201,7 +203,7 @@ def send(run: Run) -> Outcome:
     return {"messages": describe(read), "results_are_of_messages": same}
 
 
-def selector(run: Run) -> Outcome:
+def selector(run: CppRun) -> Outcome:
     producer = run.producer()
     for value in range(KEYS * ROUNDS):
         producer.send_orderly(run.message(value), value % KEYS)
@@ -215,24 +217,24 @@ def selector(run: Run) -> Outcome:
     }  # fmt: skip
 
 
-def compressed(run: Run) -> Outcome:
+def compressed(run: CppRun) -> Outcome:
     sent = ["x" * size for size in (4095, 4096, 20_000)]
     run.send(sent)
     read = values(run.read(len(sent)))
     return {"sizes": list(map(len, read)), "same": read == sent}
 
 
-def large(run: Run) -> Outcome:
+def large(run: CppRun) -> Outcome:
     body = random.Random(1).randbytes(LARGE_BYTES // 2).hex()
     run.send([body])
     read = run.read(1)[0].value
     return {"size": len(read), "same": read == body}
 
 
-def delay_level(run: Run) -> Outcome:
+def delay_level(run: CppRun) -> Outcome:
     arrivals: list[float] = []
 
-    def accepts(_: Seen) -> bool:
+    def accepts(_: CppMessage) -> bool:
         arrivals.append(time.time())
         return True
 
@@ -251,7 +253,7 @@ def delay_level(run: Run) -> Outcome:
 # --- delivery --------------------------------------------------------------------------------------------------------------
 
 
-def push(run: Run) -> Outcome:
+def push(run: CppRun) -> Outcome:
     run.send(range(MESSAGES // 2))
     member = run.member()
     member.receive(MESSAGES // 2)
@@ -259,7 +261,7 @@ def push(run: Run) -> Outcome:
     return {"all_once": is_range(member.receive(MESSAGES), MESSAGES)}
 
 
-def retry(run: Run) -> Outcome:
+def retry(run: CppRun) -> Outcome:
     """Of refused messages that come together, the C interface does not give those behind one that is refused again."""
     accepted_after = {"accepted": 0, "refused": 2, "thrown": 1}
     member = run.member(accepts=lambda message: message.tries >= accepted_after[message.value])
@@ -281,13 +283,13 @@ def retry(run: Run) -> Outcome:
     }  # fmt: skip
 
 
-def orderly(run: Run) -> Outcome:
+def orderly(run: CppRun) -> Outcome:
     run.send(range(MESSAGES))
     received = run.member(orderly=True).receive(MESSAGES)
     return {"all_once": is_range(received, MESSAGES), "in_order": in_order(received)}
 
 
-def tags(run: Run) -> Outcome:
+def tags(run: CppRun) -> Outcome:
     producer = run.producer()
     for tag in "abca":
         producer.send_sync(run.message(tag, tag))
@@ -300,11 +302,11 @@ def tags(run: Run) -> Outcome:
 # --- groups ----------------------------------------------------------------------------------------------------------------
 
 
-def rebalance(run: Run) -> Outcome:
+def rebalance(run: CppRun) -> Outcome:
     """The client does not show which queues it has: messages are sent until all have got some."""
     members = [run.member(), run.member()]
 
-    def share(all_members: list[Member]) -> None:
+    def share(all_members: list[CppMember]) -> None:
         before = [len(member.messages) for member in all_members]
 
         def shared() -> bool:
@@ -321,13 +323,13 @@ def rebalance(run: Run) -> Outcome:
     return {"all_members": True}
 
 
-def broadcast(run: Run) -> Outcome:
+def broadcast(run: CppRun) -> Outcome:
     members = [run.member(message_model=MessageModel.BROADCASTING) for _ in range(2)]
     run.send(range(ROUND))
     return {"all_once": [is_range(member.receive(ROUND), ROUND) for member in members]}
 
 
-def resume(run: Run) -> Outcome:
+def resume(run: CppRun) -> Outcome:
     run.send(range(ROUND))
     first = run.member()
     first.receive(ROUND)
@@ -337,13 +339,13 @@ def resume(run: Run) -> Outcome:
     return {"first": is_range(first.messages, ROUND), "second": values(second.receive(4))}
 
 
-def two_groups(run: Run) -> Outcome:
+def two_groups(run: CppRun) -> Outcome:
     members = [run.member("_a"), run.member("_b")]
     run.send(range(ROUND))
     return {"all_once": [is_range(member.receive(ROUND), ROUND) for member in members]}
 
 
-FEATURES: dict[str, Callable[[Run], Outcome]] = {
+FEATURES: dict[str, Callable[[CppRun], Outcome]] = {
     "send": send, "selector": selector, "compressed": compressed, "large": large, "delay_level": delay_level,
     "push": push, "retry": retry, "orderly": orderly, "tags": tags, "rebalance": rebalance, "broadcast": broadcast,
     "resume": resume, "two_groups": two_groups,
@@ -359,7 +361,7 @@ def main() -> None:
     threading.Timer(float(options.deadline), os._exit, [1]).start()
     status = 1
     try:
-        outcome = FEATURES[options.feature](Run(options.name_servers, options.topic, options.group))
+        outcome = FEATURES[options.feature](CppRun(options.name_servers, options.topic, options.group))
         print(json.dumps({"outcome": outcome}), flush=True)
         status = 0
     finally:
