@@ -37,6 +37,8 @@ POLL_S = 0.05
 START_TIMEOUT_S, STOP_TIMEOUT_S = 120.0, 60.0
 DRAIN_S = 10.0
 """Time that the listener has to stop in order."""
+TOPICS = {"pulsar": "persistent://public/default/{topic}", "rocketmq": "{topic}"}
+"""Names of topics for clients, by the system that is served."""
 RETRY_S = 0.5
 """Pause after a start that the cluster has refused."""
 
@@ -48,6 +50,8 @@ class ListenerOptions(NamedTuple):
     """System of the cluster: `log` or `rocketmq`."""
     cluster: dict[str, Any]
     """Settings of the cluster in a configuration."""
+    serves: str = "pulsar"
+    """System whose clients it serves: `pulsar` or `rocketmq`."""
     owns_groups: bool = False
     group: str = "{group}-{topic}"
     deduplicate: bool = False
@@ -56,7 +60,7 @@ class ListenerOptions(NamedTuple):
 
 
 class ListenerProcess:
-    """A process with one listener for Pulsar clients. As a context manager it is killed at the end."""
+    """A process with one listener. As a context manager it is killed at the end."""
 
     def __init__(
         self,
@@ -78,8 +82,13 @@ class ListenerProcess:
 
     @property
     def url(self) -> str:
-        """The service URL for clients that connect directly."""
-        return f"pulsar://{HOST}:{self.port}"
+        """The service URL for Pulsar clients that connect directly."""
+        return f"pulsar://{self.address}"
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT, which is what RocketMQ clients want of a name server."""
+        return f"{HOST}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -173,13 +182,13 @@ async def serve(settings: dict[str, Any]) -> None:
     listener = Listener(
         ListenerSettings(
             name="app",
-            system="pulsar",
+            system=settings["serves"],
             host=HOST,
             port=settings["port"],
             web=None,
             advertise=settings["advertise"],
             cluster="store",
-            topics="persistent://public/default/{topic}",
+            topics=TOPICS[settings["serves"]],
             owns_groups=settings["owns_groups"],
             group=settings["group"],
             parking="mqbridge-app",
@@ -193,7 +202,7 @@ async def serve(settings: dict[str, Any]) -> None:
             unacknowledged_bytes=32 << 20,
             unacknowledged_span=settings["unacknowledged_span"],
         ),
-        load_servers()["pulsar"],
+        load_servers()[settings["serves"]],
         cluster,
         cluster,
         store,

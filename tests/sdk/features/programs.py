@@ -86,11 +86,11 @@ async def outcome_of(
             _write_keys(Path(folder))
             options["keys"] = folder
         if not known.cuts:
-            return await _run(command, {**options, "url": service_url}, Path(folder), deadline_s, None)
+            return await run_program(command, {**options, "url": service_url}, Path(folder), deadline_s, None)
         async with _proxied(service_url, proxied_port) as (url, link):
             if listener_name:
                 options["listener"] = listener_name
-            return await _run(command, {**options, "url": url}, Path(folder), deadline_s, link)
+            return await run_program(command, {**options, "url": url}, Path(folder), deadline_s, link)
 
 
 async def wrong_outcomes(
@@ -123,7 +123,10 @@ async def wrong_outcomes(
     return wrong
 
 
-async def _run(command: Sequence[str], options: dict[str, str], folder: Path, deadline_s: float, link: Link | None) -> Outcome:
+async def run_program(
+    command: Sequence[str], options: dict[str, str], folder: Path, deadline_s: float, link: Link | None = None
+) -> Outcome:
+    """Run a command with options until it ends, and return its outcome; `folder` gets its stderr."""
     arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
     stderr = folder / "stderr"
     with stderr.open("wb") as errors:
@@ -225,15 +228,15 @@ def _command(language: str) -> Sequence[str]:
         return (sys.executable, "-m", "tests.sdk.features.python")
     if language in JAVA:
         return java.command("PulsarFeatures", {}, client=language.removeprefix("java-"))
-    return (str(_go_program()),)
+    return (str(go_program(".", "features")),)
 
 
-def _go_program() -> Path:
-    """Compile the programs in Go, which downloads the modules when it is done for the first time; return the executable."""
-    program = GO / "target" / "features"
+def go_program(package: str, name: str) -> Path:
+    """Compile the programs of a Go package, which downloads modules when it is done for the first time; return the executable."""
+    program = GO / "target" / name
     with locked("go-programs"):
         run = subprocess.run(
-            ["go", "build", "-o", str(program), "."], cwd=GO, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S,
+            ["go", "build", "-o", str(program), package], cwd=GO, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S,
             check=False, env={**os.environ, "GOFLAGS": "-buildvcs=false -mod=readonly"},
         )  # fmt: skip
     if run.returncode:
