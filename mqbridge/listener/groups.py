@@ -4,7 +4,7 @@ There are two kinds. Those of `backing` are groups of the backing cluster, which
 of `own` are kept by this gateway alone, in its state file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -20,12 +20,46 @@ from mqbridge.groups.store import GroupKey, GroupStore
 from mqbridge.listener.feed import Feed, FeedLimits
 from mqbridge.listener.limits import READ_BYTES
 from mqbridge.listener.parked import DueNumbering
-from mqbridge.listener.sources import ReaderSource
+from mqbridge.listener.queue_feed import QueueFeed
+from mqbridge.listener.sources import FeedSource, ReaderSource
 from mqbridge.listener.topics import ListenedTopic
 from mqbridge.message import Partition, Position
 
 GroupStart = Start | int
 """Where a new group begins: at an end of each partition, or at the messages stored at this time (ms since the epoch) or later."""
+
+
+class GroupFeed(Protocol):
+    """One partition of a group, to which the membership gives a source, and takes it away: see `Feed` and `QueueFeed`."""
+
+    key: GroupKey
+    problem: str | None
+    """Why it does not read; None while it does, or while another gateway has the partition."""
+    on_failed: Callable[[], None] | None
+    """Called when the source was given up because of a problem: somebody has to attach one again."""
+
+    @property
+    def is_held(self) -> bool:
+        """False while another gateway has the partition, or nobody."""
+
+    def attach(self, source: FeedSource, begin: Position | None = None) -> None:
+        """Read this source from now on; `begin` is the position of its first message, if that is known."""
+
+    async def finish(self, deadline: float) -> None:
+        """Hand out nothing more, and wait for the consumers, until the deadline (loop time)."""
+
+    async def detach(self, deadline: float | None = None, *, source: FeedSource | None = None) -> None:
+        """Give the source up, or this one only, and wait until it is released."""
+
+    async def seek(self, position: Position) -> None:
+        """Move the group to this position. Raises LaneRevoked, ClusterError."""
+
+    async def advance(self, position: Position) -> None:
+        """Acknowledge everything before a position. Raises LaneRevoked, ClusterError."""
+
+
+MakeFeed = Callable[[ListenedTopic, int], GroupFeed]
+"""Makes the feed of a partition (by its index) of a topic, without a source."""
 
 
 class Groups(Protocol):
@@ -88,6 +122,13 @@ class Partitions:
         """Make a feed without a source."""
         numbering = DueNumbering(self._cluster.numbering) if topic.is_due else self._cluster.numbering
         return Feed(self.key(topic, partition, group), self._format, numbering, store, self._limits)
+
+    def make_queue_feed(
+        self, topic: ListenedTopic, partition: int, group: str, find_begin: Callable[[], Awaitable[int | None]]
+    ) -> QueueFeed:
+        """Make a feed without a source for clients that pull at a number, see `QueueFeed`."""
+        key = self.key(topic, partition, group)
+        return QueueFeed(key, self._format, self._cluster.numbering, self._limits, find_begin)
 
     def key(self, topic: ListenedTopic, partition: int, group: str) -> GroupKey:
         """Return the key of a group's partition in the state file."""

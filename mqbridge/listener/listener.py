@@ -28,6 +28,7 @@ from mqbridge.listener.backing_groups import BackingGroups
 from mqbridge.listener.definitions import Definitions, definitions_topic
 from mqbridge.listener.feed import FeedLimits
 from mqbridge.listener.groups import GroupNames, Groups, Partitions
+from mqbridge.listener.internal_topic import InternalTopic
 from mqbridge.listener.limits import InFlightBytes, UnacknowledgedBytes, limited
 from mqbridge.listener.notes import Notes
 from mqbridge.listener.own_groups import OwnGroups
@@ -115,6 +116,7 @@ class Listener:
             TopicTemplate(settings.topics),
             create_partitions=settings.create_partitions,
             is_reserved=reserved_topics(settings, cluster),
+            fixed_names=system.fixed_names,
             notes=notes,
         )
         self.publishers = Publishers(cluster, self.in_flight, self._open_dead_letters, in_order=system.answers_in_order)
@@ -148,6 +150,9 @@ class Listener:
                 may_manage=settings.manage,
                 open_dead_letters=self._open_dead_letters,
                 deduplicates=settings.deduplicate,
+                memory=self.unacknowledged,
+                delays=lambda: cluster.capabilities.delay,
+                internal_topic=lambda end: InternalTopic(cluster, f"{settings.parking}-{end}", member),
                 advertise=settings.advertise,
                 port=lambda: self.port.port,
             )

@@ -287,6 +287,16 @@ class OwnGroups:
                     self._store.record(key, partial(_same, advanced))
                 await self._store.written(key)
 
+    def commit(self, topic: ListenedTopic, partition: int, group: str, position: Position, *, backwards: bool) -> None:
+        """Record that everything before a position is acknowledged, for clients that commit positions and use no feed.
+
+        It is in the state file soon after. Unless `backwards`, a position before the recorded one has no effect.
+        """
+        key = self._partitions.key(topic, partition, group)
+        known = self._store.load(key)
+        if known is None or position > known.mark or (backwards and position < known.mark):
+            self._record(key, position)
+
     async def leave(self, topic: ListenedTopic) -> None:
         """Close the feeds that are open."""
         for key in [key for key in self._feeds if key.topic == topic.backing]:

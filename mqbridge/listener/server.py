@@ -14,11 +14,12 @@ from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.errors import ConfigError
 from mqbridge.listener.definitions import Definitions
 from mqbridge.listener.groups import Groups, Partitions
-from mqbridge.listener.limits import InFlightBytes
+from mqbridge.listener.internal_topic import InternalTopic
+from mqbridge.listener.limits import InFlightBytes, UnacknowledgedBytes
 from mqbridge.listener.notes import Notes
 from mqbridge.listener.parking import Parking
 from mqbridge.listener.publishers import Publishers
-from mqbridge.listener.topics import ListenedTopics
+from mqbridge.listener.topics import NO_FIXED_NAMES, FixedNames, ListenedTopics
 from mqbridge.net.listen import ClientSession
 
 OpenDeadLetters = Callable[[], Awaitable[DeadLetters]]
@@ -44,6 +45,9 @@ class Services:
     may_manage         True if clients and tools may delete, reset, skip and change
     open_dead_letters  returns the open dead-letter topic; creates it if it does not exist, and raises ClusterError
     deduplicates       True if the messages of producers that users have named are stored once
+    memory             counts the bytes of messages that were read for clients
+    delays             returns True if the backing delays messages by itself
+    internal_topic     returns a topic that the gateways of this listener keep for themselves, by the end of its name
     port               returns the bound port of the listener
     advertise          address (`host:port`) that clients are told to connect to; None: the one that they have used
     """
@@ -63,6 +67,9 @@ class Services:
     may_manage: bool
     open_dead_letters: OpenDeadLetters
     deduplicates: bool
+    memory: UnacknowledgedBytes
+    delays: Callable[[], bool]
+    internal_topic: Callable[[str], InternalTopic]
     advertise: str | None
     port: Callable[[], int]
 
@@ -118,6 +125,7 @@ class ServedSystem:
     default_topics    default of the template that names topics
     answers_in_order  True if producers are answered in the order of their sends
     make              makes the server
+    fixed_names       names of topics for which the template does not count
     """
 
     system: str
@@ -127,6 +135,7 @@ class ServedSystem:
     default_topics: str
     answers_in_order: bool
     make: Callable[[Services], ProtocolServer]
+    fixed_names: FixedNames = NO_FIXED_NAMES
 
 
 ENTRY_POINT_GROUP = "mqbridge.listeners"

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.topics import Topic
@@ -66,6 +67,20 @@ class ListenedTopic:
             raise RequestRefused(f"topic {self.name} has no partition {index} now", reason) from None
 
 
+class FixedNames(NamedTuple):
+    """Names of topics that have a meaning in the clients' protocol, whatever the template of the listener is.
+
+    in_cluster   returns the name in the cluster (before it is escaped) for a client's name; None if the template counts
+    for_clients  returns the client's name for such a name in the cluster; None likewise
+    """
+
+    in_cluster: Callable[[str], str | None]
+    for_clients: Callable[[str], str | None]
+
+
+NO_FIXED_NAMES = FixedNames(lambda _: None, lambda _: None)
+
+
 class TopicTemplate:
     """How names of a cluster become names for clients: text that contains `{topic}` once."""
 
@@ -97,15 +112,18 @@ class ListenedTopics:
         *,
         create_partitions: int | None,
         is_reserved: Callable[[str], bool] = lambda _: False,
+        fixed_names: FixedNames = NO_FIXED_NAMES,
         notes: Notes | None = None,
     ) -> None:
         """`create_partitions` is the number of partitions of topics that clients create; None: they may not create any.
 
-        `is_reserved` returns True for the names (in the cluster) of topics that the gateway uses itself. `notes` keep how topics
+        `is_reserved` returns True for the names (in the cluster) of topics that the gateway uses itself. `fixed_names` are those
+        for which the template does not count. `notes` keep how topics
         with one partition were created.
         """
         self._cluster, self._template = cluster, template
         self._create_partitions, self._is_reserved = create_partitions, is_reserved
+        self._fixed_names = fixed_names
         self._known: dict[str, tuple[float, ListenedTopic]] = {}
         """The last description of each topic, with the loop time at which it was asked for, by the name in the cluster."""
         self._asking = KeyedLocks[str]()
@@ -125,13 +143,20 @@ class ListenedTopics:
         return self._cluster.capabilities.delete_topics
 
     @property
+    def created_partitions(self) -> int | None:
+        """Number of partitions of topics that clients create; None if they may not create any."""
+        return self._create_partitions
+
+    @property
     def creates_one_partition(self) -> bool:
         """True if topics that clients create have one partition."""
         return self._create_partitions == 1
 
     def backing_name(self, name: str) -> str | None:
         """Return the name that a topic of clients has in the cluster, whether it exists or not; None if it cannot exist."""
-        found = self._template.match(name)
+        found = self._fixed_names.in_cluster(name)
+        if found is None:
+            found = self._template.match(name)
         if found is None:
             return None
         backing = self._cluster.capabilities.topic_name.escape(found)
@@ -143,7 +168,8 @@ class ListenedTopics:
         found = rule.unescape(backing)
         if self._is_reserved(backing) or rule.escape(found) != backing:
             return None
-        return self._template.fill(found)
+        fixed = self._fixed_names.for_clients(found)
+        return self._template.fill(found) if fixed is None else fixed
 
     async def names(self) -> list[str]:
         """Return the names of all topics that clients see, sorted. Raises RequestRefused if they cannot be listed."""

@@ -292,8 +292,8 @@ async def test_a_lane_of_a_partition_that_nobody_has_asked_for_is_kept(bench: Ba
     feed = await bench.held(await bench.open(await bench.topic(1)))
     bench.cluster.broker.create("t", 2)
     (member,) = bench.groups._members.values()
-    await until(lambda: "1" in member.feeds and member.feeds["1"].is_held)
-    assert member.topic.count == 2
+    await until(lambda: ("t", "1") in member.feeds and member.feeds["t", "1"].is_held)
+    assert member.topics["t"].count == 2
     bench.groups.release(feed)
     await bench.until_nothing_is_left()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mqbridge.rocketmq.client.consumer.allocation_strategies import STRATEGIES, divide
+from mqbridge.rocketmq.wire.allocation_strategies import STRATEGIES, divide
 from tests.kit.guard import guard
 from tests.kit.maven import java
 from tests.kit.rocketmq_settings import server_jars

@@ -1,6 +1,6 @@
 """Deletes a topic: its name and all that groups have of it at once, then its batches in short transactions.
 
-The rows of its partitions stay, with DELETED_BYTES as their size. They keep the id of the topic from being given to another one,
+The rows of its partitions stay, with a negative size. They keep the id of the topic from being given to another one,
 tell readers and appends that it was deleted, and tell the mark that its messages are not lost. Batches that are still there after
 an error are deleted by the next pass of the retention, those after a kill when the log is opened again.
 
@@ -16,7 +16,7 @@ from mqbridge.log.store.connection import Connection
 from mqbridge.log.store.extents import Extent, extent_of, write_extents
 from mqbridge.log.store.groups import Observer, living_members
 from mqbridge.log.store.retention import DROPPED_BYTES, DROPPED_ROWS
-from mqbridge.log.store.schema import DELETED_BYTES, DELETED_FORMAT, BatchStamp, batch_crc, partition_id
+from mqbridge.log.store.schema import DELETED_FORMAT, BatchStamp, batch_crc, deleted_bytes, partition_id
 from mqbridge.log.store.topics import TopicRow
 
 _NEWEST = "(SELECT max(rowid) FROM batch)"
@@ -34,7 +34,7 @@ def begin(connection: Connection, observer: Observer, name: str) -> list[int]:
         return []
     _refuse_members(connection, observer, row)
     first, end = partition_id(row.id, 0), partition_id(row.id + 1, 0)
-    extents = [(each.id, Extent(each.next, each.next, DELETED_BYTES)) for each in topics.partitions_of(connection, row)]
+    extents = [(each.id, Extent(each.next, each.next, deleted_bytes(name))) for each in topics.partitions_of(connection, row)]
     for table in ("position", "lease", "jump"):
         connection.execute(f"DELETE FROM {table} WHERE partition >= ? AND partition < ?", (first, end))  # noqa: S608
     connection.execute("DELETE FROM member WHERE topic = ?", (row.id,))

@@ -3,7 +3,7 @@
     meta       one row: the file's id and generation, the last reading of the age clock, and when the file was made as a backup
     topic      topics by name, with their numbers of partitions
     partition  `first` and `next` are the offsets of the oldest and of the next message, `bytes` is the size of all its batches,
-               or DELETED_BYTES if the topic was deleted
+               or negative if the topic was deleted, see `deleted_bytes`
     jump       offsets of a partition from `first` to before `next` that have no message; `kind` is one of `JUMP_*`
     batch      `count` messages from offset `base` on, encoded as in `wire/records.py`, or a unit of another system as it is;
                `bytes` is the size of `records`
@@ -19,6 +19,7 @@ Each row whose damage would lose or swap messages has a checksum over its values
 in an index leads to the row of another topic, without an error.
 """
 
+import hashlib
 import sqlite3
 import struct
 from functools import lru_cache
@@ -80,8 +81,18 @@ been given after the backup from which the file was restored, so readers of its 
 
 
 DELETED_BYTES = -1
-"""Size of a partition whose topic was deleted; any other negative size means the same. The row stays: the id of the topic is
-given to no other one, and the mark, which knows the offsets of the partition, does not report its messages as lost."""
+"""Size of a partition whose topic was deleted, in files of versions that did not keep which one it was: it may be any."""
+
+
+def deleted_bytes(topic: str) -> int:
+    """Return the size of a partition whose topic was deleted; it stands for the name of the topic. Any negative size says so.
+
+    The row stays: the id of the topic is given to no other one, and the mark, which knows the offsets of the partition, does not
+    report its messages as lost.
+    """
+    return DELETED_BYTES - 1 - int.from_bytes(hashlib.sha256(topic.encode()).digest()[:6])
+
+
 DELETED_FORMAT = "log.deleted"
 """Format of a row without contents that takes the place of a deleted one: see `deletion`."""
 

@@ -14,7 +14,15 @@ from mqbridge.log.store.connection import Connection
 from mqbridge.log.store.extents import Extent, newest_partitions, rebuilt_extent, scan_extents, write_extents
 from mqbridge.log.store.jumps import Jump
 from mqbridge.log.store.positions import positions_of, scan_positions
-from mqbridge.log.store.schema import JUMP_RESTORED, partition_id, read_meta, split_partition_id, text_crc
+from mqbridge.log.store.schema import (
+    DELETED_BYTES,
+    JUMP_RESTORED,
+    deleted_bytes,
+    partition_id,
+    read_meta,
+    split_partition_id,
+    text_crc,
+)
 
 
 class PartitionRow(NamedTuple):
@@ -169,7 +177,7 @@ def create(topic: str, count: int) -> Callable[[Connection], None]:
             connection.execute("INSERT INTO topic VALUES (?, ?, 0, 0)", (row.id, topic))
         if count > row.partitions:
             added = range(row.partitions, count)
-            _create_partitions(connection, [partition_id(row.id, number) for number in added])
+            _create_partitions(connection, topic, [partition_id(row.id, number) for number in added])
             crc = text_crc(topic, row.id, count)
             connection.execute("UPDATE topic SET partitions = ?, crc = ? WHERE id = ?", (count, crc, row.id))
 
@@ -183,25 +191,27 @@ def _unused_topic_id(connection: Connection) -> int:
     return max(newest or 0, split_partition_id(partition)[0]) + 1
 
 
-def _create_partitions(connection: Connection, ids: Sequence[int]) -> None:
+def _create_partitions(connection: Connection, topic: str, ids: Sequence[int]) -> None:
     """Write the rows of new partitions. A row that exists is that of a partition whose creation was lost with the WAL: it stays.
 
-    In a later generation, partitions of the same names may have been lost, and a topic that was deleted may have had this name.
-    So the offsets that such partitions had are left out: positions that are kept elsewhere would skip messages of the new ones.
+    In a later generation, partitions of the same names may have been lost, and a topic of this name may have been deleted. So the
+    offsets that such partitions had are left out: positions that are kept elsewhere would skip messages of the new ones.
     """
     rows = connection.execute("SELECT id FROM partition WHERE id BETWEEN ? AND ?", (ids[0], ids[-1]))
     existing = {id_ for (id_,) in rows}
     new = [id_ for id_ in ids if id_ not in existing]
     meta = read_meta(connection)
-    is_first = meta is not None and meta.generation == 1 and not _has_deleted_topics(connection)
+    is_first = meta is not None and meta.generation == 1 and not _was_deleted(connection, topic)
     offset = 0 if is_first else jumps.unused_offset(0)
     write_extents(connection, ((id_, Extent(0, offset, 0)) for id_ in new))
     if offset:
         jumps.write_jumps(connection, ((id_, Jump(0, offset, JUMP_RESTORED)) for id_ in new))
 
 
-def _has_deleted_topics(connection: Connection) -> bool:
-    return connection.execute("SELECT 1 FROM partition WHERE bytes < 0 LIMIT 1").fetchone() is not None
+def _was_deleted(connection: Connection, topic: str) -> bool:
+    """Return True if a topic of this name may have been deleted."""
+    query = "SELECT 1 FROM partition WHERE bytes IN (?, ?) LIMIT 1"
+    return connection.execute(query, (DELETED_BYTES, deleted_bytes(topic))).fetchone() is not None
 
 
 def check_not_deleted(connection: Connection, ids: Sequence[int]) -> None:

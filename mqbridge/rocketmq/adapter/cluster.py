@@ -37,7 +37,6 @@ from mqbridge.rocketmq.client.cluster_client import ClusterClient, Timing
 from mqbridge.rocketmq.client.connection.access_errors import AccessRefused
 from mqbridge.rocketmq.client.connection.base_client import connectivity_of, unique_instance
 from mqbridge.rocketmq.client.connection.route import MASTER, TopicRoute
-from mqbridge.rocketmq.client.consumer.allocation_strategies import STRATEGIES
 from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings, MessageModel, StartOffset
 from mqbridge.rocketmq.client.consumer.pull_consumer import join
 from mqbridge.rocketmq.client.consumer.sendback import SendBack
@@ -45,6 +44,7 @@ from mqbridge.rocketmq.client.consumer.subscription import Subscription, everyth
 from mqbridge.rocketmq.client.permission_checks import check_may_consume, check_may_produce
 from mqbridge.rocketmq.client.producer.queue_producer import MAX_BODY_BYTES
 from mqbridge.rocketmq.client.producer.topic_rules import max_message_bytes, requires_keys
+from mqbridge.rocketmq.wire.allocation_strategies import STRATEGIES
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.headers.pull import READER_GROUP
 

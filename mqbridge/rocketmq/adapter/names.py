@@ -3,8 +3,8 @@
 import re
 
 from mqbridge.adapter.names import NameRule
-from mqbridge.rocketmq.client.admin.name_rules import FORBIDDEN_TOPICS, MAX_GROUP_CHARS, MAX_TOPIC_CHARS
 from mqbridge.rocketmq.client.consumer.subscription import RETRY_PREFIX
+from mqbridge.rocketmq.wire.names import FORBIDDEN_TOPICS, MAX_GROUP_CHARS, MAX_TOPIC_CHARS
 
 _CHARACTER = re.compile(r"[%|a-zA-Z0-9_-]")
 _CHARACTERS = "letters, digits and the characters % | _ - are permitted"

@@ -31,7 +31,6 @@ from mqbridge.rocketmq.client.connection.base_client import Timing
 from mqbridge.rocketmq.client.connection.connection import REQUEST_TIMEOUT_S
 from mqbridge.rocketmq.client.connection.credentials import Credentials
 from mqbridge.rocketmq.client.connection.name_server_address import DEFAULT_PORT, join_address
-from mqbridge.rocketmq.client.consumer.allocation_strategies import STRATEGIES
 from mqbridge.rocketmq.client.consumer.broadcast_offsets import BroadcastOffsets
 from mqbridge.rocketmq.client.consumer.consumer_settings import MAX_BYTES, ConsumerSettings, MessageModel, StartOffset
 from mqbridge.rocketmq.client.consumer.sendback import MAX_REDELIVERIES
@@ -47,6 +46,7 @@ from mqbridge.rocketmq.library.producer import Producer
 from mqbridge.rocketmq.library.query import Query
 from mqbridge.rocketmq.library.transactions import Check, TransactionProducer
 from mqbridge.rocketmq.mapping.compressed_body import Compression
+from mqbridge.rocketmq.wire.allocation_strategies import STRATEGIES
 from mqbridge.rocketmq.wire.record import MAX_MESSAGE_BYTES
 
 SCHEME = "rocketmq"

@@ -21,6 +21,7 @@ from mqbridge.log.store.check_result import CheckResult
 from mqbridge.log.store.export import export
 from mqbridge.log.store.extents import Extent, extent_of, write_extents
 from mqbridge.log.store.repair import repair
+from mqbridge.log.store.schema import DELETED_BYTES, deleted_bytes
 from mqbridge.message import Batch, Message, Partition, Share
 from mqbridge.net.tasks import spawn
 from tests.conformance.arena import numbered, numbers
@@ -69,7 +70,7 @@ async def test_nothing_of_a_deleted_topic_is_left_but_its_id(open_log: OpenLog, 
     await cluster.delete("t")
     assert await cluster.topics() == ["other"]
     assert await cluster.describe("t") is None
-    (deleted_id,) = {id_ >> 20 for (id_,) in rows(path, "SELECT id FROM partition WHERE bytes = -1")}
+    (deleted_id,) = {id_ >> 20 for (id_,) in rows(path, "SELECT id FROM partition WHERE bytes = ?", deleted_bytes("t"))}
     for table, column in (
         ("position", "partition >> 20"),
         ("lease", "partition >> 20"),
@@ -122,6 +123,17 @@ async def test_a_topic_that_is_made_again_has_none_of_its_old_offsets(open_log: 
     reader = await cluster.reader("t", "0", (3,))
     with pytest.raises(GapError):
         await reader.receive()
+
+
+async def test_a_topic_of_another_name_than_the_deleted_ones_begins_at_zero(open_log: OpenLog, tmp_path: Path) -> None:
+    cluster = await open_log()
+    await send(cluster, "t", 0, 5)
+    await cluster.delete("t")
+    await cluster.create("u", 1)
+    assert (await cluster.bounds("u", "0"))["0"].next == (0,)
+    change(tmp_path / "log.db", f"UPDATE partition SET bytes = {DELETED_BYTES} WHERE bytes < 0")
+    await cluster.create("v", 1)
+    assert (await cluster.bounds("v", "0"))["0"].next > (1 << 32,), "an earlier version did not keep which topic was deleted"
 
 
 async def test_an_outbound_of_a_deleted_topic_does_not_resume_in_the_new_one(open_log: OpenLog) -> None:

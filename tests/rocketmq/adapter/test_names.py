@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from mqbridge.errors import ClusterError
 from mqbridge.rocketmq.adapter.names import GROUP_NAME, TOPIC_NAME
 from mqbridge.rocketmq.adapter.registration import ADAPTER
-from mqbridge.rocketmq.client.admin.name_rules import FORBIDDEN_TOPICS, check_group
+from mqbridge.rocketmq.client.admin.name_rules import check_group
 from mqbridge.rocketmq.client.connection.base_client import unique_instance
 from mqbridge.rocketmq.client.consumer.subscription import retry_topic
+from mqbridge.rocketmq.wire.names import FORBIDDEN_TOPICS
 
 MODEL = ADAPTER.cluster_model(name_servers="ns:9876")
 NAMES = st.text(st.sampled_from("aZ0%|_-./ é"), max_size=3) | st.sampled_from(sorted(FORBIDDEN_TOPICS))

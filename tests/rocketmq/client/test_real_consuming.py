@@ -9,7 +9,6 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure, GapError, ServerRefused
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.rocketmq.client.consumer.allocation_strategies import STRATEGIES, divide
 from mqbridge.rocketmq.client.consumer.broadcast_offsets import MemoryOffsets
 from mqbridge.rocketmq.client.consumer.consumer_settings import MessageModel, StartOffset
 from mqbridge.rocketmq.client.consumer.pulled_records import tag_of
@@ -17,6 +16,7 @@ from mqbridge.rocketmq.client.consumer.sendback import SendBack
 from mqbridge.rocketmq.client.consumer.subscription import everything, sql92, tagged
 from mqbridge.rocketmq.library.pop import Popped, Popper
 from mqbridge.rocketmq.wire import properties
+from mqbridge.rocketmq.wire.allocation_strategies import STRATEGIES, divide
 from mqbridge.rocketmq.wire.bodies.groups import ConsumerData, SubscriptionData
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code

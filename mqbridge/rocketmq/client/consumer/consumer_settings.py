@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mqbridge.errors import LocalProtocolError
-from mqbridge.rocketmq.client.consumer.allocation_strategies import Strategy, averagely
 from mqbridge.rocketmq.client.consumer.broadcast_offsets import BroadcastOffsets
 from mqbridge.rocketmq.client.consumer.subscription import Subscription
+from mqbridge.rocketmq.wire.allocation_strategies import Strategy, averagely
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.headers.pull import READER_GROUP
 

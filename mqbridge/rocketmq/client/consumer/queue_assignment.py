@@ -14,11 +14,11 @@ from mqbridge.rocketmq.client.admin.admin import Admin
 from mqbridge.rocketmq.client.admin.positions import Positions
 from mqbridge.rocketmq.client.admin.read_permission import why_unreadable
 from mqbridge.rocketmq.client.connection.base_client import BaseClient
-from mqbridge.rocketmq.client.consumer.allocation_strategies import divide
 from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings, MessageModel, StartOffset
 from mqbridge.rocketmq.client.consumer.late_queues import late_start
 from mqbridge.rocketmq.client.consumer.membership import Membership
 from mqbridge.rocketmq.client.consumer.offset_store import OffsetStore, resolve_start
+from mqbridge.rocketmq.wire.allocation_strategies import divide
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 log = logging.getLogger(__name__)

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from mqbridge.rocketmq.wire.bodies.base import Body, Codec, codec_of, member
-from mqbridge.rocketmq.wire.bodies.queue import Queue, queue_of
+from mqbridge.rocketmq.wire.bodies.queue import Queue, queue_body, queue_of
 from mqbridge.rocketmq.wire.fastjson import as_int64, as_members
 
 SEPARATOR = "@"
@@ -96,3 +98,7 @@ class ResetOffsets(Body):
     """RESET_CONSUMER_CLIENT_OFFSET, a request from a broker to a consumer: the offsets from which the consumer continues."""
 
     offsets: Mapping[Queue, int] = member("offsetTable", codec=Codec(_BY_QUEUE.write, _read_reset_offsets, {}))
+
+    def encode_for_c(self) -> bytes:
+        """Encode as a list, which C++ clients read."""
+        return orjson.dumps({"offsetTable": [queue_body(queue) | {"offset": offset} for queue, offset in self.offsets.items()]})

@@ -9,11 +9,11 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure, LaneRevoked, LocalProtocolError, ServerRefused
 from mqbridge.rocketmq.client.consumer import late_queues, membership
-from mqbridge.rocketmq.client.consumer.allocation_strategies import circle
 from mqbridge.rocketmq.client.consumer.broadcast_offsets import MemoryOffsets
 from mqbridge.rocketmq.client.consumer.consumer_settings import ConsumerSettings, MessageModel, StartOffset
 from mqbridge.rocketmq.client.consumer.pull_consumer import PullConsumer, join
 from mqbridge.rocketmq.client.consumer.subscription import everything, parse_tags, sql92, tagged
+from mqbridge.rocketmq.wire.allocation_strategies import circle
 from mqbridge.rocketmq.wire.bodies.groups import CheckClient, ConsumerList, Heartbeat
 from mqbridge.rocketmq.wire.bodies.offsets import ResetOffsets
 from mqbridge.rocketmq.wire.bodies.queue import Queue

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.rocketmq.client.consumer.allocation_strategies import (
+from mqbridge.rocketmq.wire.allocation_strategies import (
     STRATEGIES,
     Strategy,
     averagely,
@@ -18,7 +18,7 @@ from mqbridge.rocketmq.client.consumer.allocation_strategies import (
     divide,
     java_order,
 )
-from mqbridge.rocketmq.client.consumer.allocation_strategies import queue_order as order
+from mqbridge.rocketmq.wire.allocation_strategies import queue_order as order
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 
 # Results of the three strategies in the Java client 5.3.3: for each queue the index of its owner in `members`.

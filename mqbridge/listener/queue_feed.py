@@ -1,0 +1,380 @@
+"""A partition of a group of the cluster, for clients that pull at a number and commit a number.
+
+Such clients keep their own position: they say from which number on they want messages, and now and then up to which number the
+group has consumed. So nothing is kept of single messages, as `Feed` does, but of the batches that were handed out and are not
+committed yet. Their contents are dropped when all of them was handed out.
+
+    UNHELD     another gateway has the partition, or nobody
+    HELD       the lane is read, as pulls ask for it
+    FINISHING  nothing more is handed out: what was handed out may still be committed before the lane is given up
+
+        attach           UNHELD -> HELD
+        finish           HELD -> FINISHING
+        detach, (lost)   HELD, FINISHING -> UNHELD
+
+Numbers, ascending:   committed    the group has consumed everything before it
+                      next         the next one to hand out
+
+What this rests on: numbers ascend; a lane delivers what was not committed again when it is attached anew, from the committed
+position of the group on, which `find_begin` returns.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
+from typing import Any
+
+from mqbridge.adapter.numbering import Numbering
+from mqbridge.adapter.tools.deadlines import seconds_until
+from mqbridge.errors import ClusterError, GapError, LaneRevoked, LocalProtocolError
+from mqbridge.groups.store import GroupKey
+from mqbridge.listener.feed import RELEASE_GRACE_S, FeedLimits
+from mqbridge.listener.numbered import NumberedBatch, Slice
+from mqbridge.listener.sources import FeedSource
+from mqbridge.message import Batch, Position
+from mqbridge.net.tasks import cancel, mark_error_retrieved, spawn
+
+log = logging.getLogger(__name__)
+
+
+class OutOfReach(ClusterError):
+    """The lane is not at this number: a reader by position has it."""
+
+
+class QueueFeedState(Enum):
+    """The state of a feed, see the module."""
+
+    UNHELD = "unheld"
+    HELD = "held"
+    FINISHING = "finishing"
+
+
+class QueueFeed:
+    """See the module, and `mqbridge.listener.groups.GroupFeed`. All methods run on the event loop."""
+
+    def __init__(
+        self,
+        key: GroupKey,
+        unit_format: str,
+        numbering: Numbering,
+        limits: FeedLimits,
+        find_begin: Callable[[], Awaitable[int | None]],
+    ) -> None:
+        """`find_begin` returns the committed number of the group, which the cluster knows; None if it has none."""
+        self.key = key
+        self.problem: str | None = None
+        self.on_failed: Callable[[], None] | None = None
+        self.on_change: Callable[[QueueFeed], None] = lambda _: None
+        """Called when the state has changed."""
+        self.state = QueueFeedState.UNHELD
+        self.gaps = 0
+        self.committed: int | None = None
+        self.next: int | None = None
+        """The numbers that the module describes; None while they are not known, or the partition is not held."""
+        self._format, self._numbering, self._limits, self._find_begin = unit_format, numbering, limits, find_begin
+        self._source: FeedSource | None = None
+        self._loss_task: asyncio.Task[None] | None = None
+        self._releases: set[asyncio.Task[None]] = set()
+        self._window: deque[NumberedBatch] = deque()
+        """Batches that are not committed whole, in order."""
+        self._current: NumberedBatch | None = None
+        """The last batch of the window, while some of it was not handed out."""
+        self._held_bytes: dict[NumberedBatch, int] = {}
+        """Bytes of the batches of the window that have their contents."""
+        self._receiving: asyncio.Task[Batch] | None = None
+        """The task that receives the next batch; it goes on when the pull that wanted it has ended."""
+        self._reading = asyncio.Lock()
+        """Held by the pull that reads."""
+        self._moving = asyncio.Lock()
+        """Held by a move."""
+        self._changed = asyncio.Event()
+        """Set when the state, or what was committed, has changed."""
+        self._settled = asyncio.Event()
+        """Set while everything that was handed out is committed."""
+        self._settled.set()
+
+    @property
+    def is_held(self) -> bool:
+        """True if this gateway has the partition."""
+        return self.state is not QueueFeedState.UNHELD
+
+    def _set_state(self, state: QueueFeedState) -> None:
+        self.state = state
+        self._changed.set()
+        self.on_change(self)
+
+    # --- the source -------------------------------------------------------------------------------------------------------
+
+    def attach(self, source: FeedSource, begin: Position | None = None) -> None:
+        """Read this source from now on; `begin` is the position of its first message, if that is known."""
+        if self._source is not None:
+            raise LocalProtocolError(f"the feed of {source.partition} has a source already")
+        self._source, self.problem = source, None
+        if begin is not None:
+            self.committed = self.next = self._numbering.number(begin)
+        self._loss_task = spawn(self._wait_lost(source), f"loss of {source.partition} for {self.key.group}")
+        self._set_state(QueueFeedState.HELD)
+
+    async def _wait_lost(self, source: FeedSource) -> None:
+        await source.lost.wait()
+        self._end(source)
+
+    async def finish(self, deadline: float) -> None:
+        """Hand out nothing more, and wait until what was handed out is committed, or until the deadline (loop time)."""
+        if self.state is not QueueFeedState.HELD:
+            return
+        self._set_state(QueueFeedState.FINISHING)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._settled.wait()
+        except TimeoutError:
+            log.info("group %s has not committed all of %s when it is given up", self.key.group, self.key.partition)
+
+    async def detach(self, deadline: float | None = None, *, source: FeedSource | None = None) -> None:
+        """Give the source up, or this one only, and wait until it is released."""
+        if self._source is not None and source in (None, self._source):
+            self._end(self._source, deadline)
+        if self._releases:
+            await asyncio.wait(self._releases, timeout=seconds_until(deadline) + RELEASE_GRACE_S)
+
+    def _end(self, source: FeedSource, deadline: float | None = None) -> None:
+        """Forget the source and what was handed out, and release it in the background."""
+        if self._source is not source:
+            return
+        tasks = [self._loss_task, self._receiving]
+        self._source = self._loss_task = self._receiving = None
+        self._forget()
+        self.committed = self.next = None
+        self._set_state(QueueFeedState.UNHELD)
+        others = [task for task in tasks if task is not asyncio.current_task()]
+        release = spawn(_release(source, deadline, others), f"release of {source.partition} for {self.key.group}")
+        self._releases.add(release)
+        release.add_done_callback(self._releases.discard)
+
+    def _forget(self) -> None:
+        """Forget all batches."""
+        self._window.clear()
+        self._current = None
+        self._limits.unacknowledged.release(sum(self._held_bytes.values()))
+        self._held_bytes.clear()
+        self._settled.set()
+
+    def _fail(self, source: FeedSource, error: Exception) -> None:
+        if self._source is source:
+            log.warning("group %s stops reading %s until it is assigned anew: %s", self.key.group, source.partition, error)
+            self.problem = str(error) or repr(error)
+            self._end(source)
+            if self.on_failed is not None:
+                self.on_failed()
+
+    # --- pulls ------------------------------------------------------------------------------------------------------------
+
+    def is_ready(self, number: int) -> bool:
+        """Return True if `take` has messages from this number on."""
+        current = self._current
+        return current is not None and number == self.next and self.state is QueueFeedState.HELD and not self._reading.locked()
+
+    def take(self, number: int, max_messages: int, max_bytes: int) -> Slice:
+        """Hand out what was received already from a number on, see `is_ready`."""
+        current = self._current
+        assert current is not None  # noqa: S101 - `is_ready`
+        taken = current.cut(number, max_messages, max_bytes)
+        self.next = taken.next
+        self._settled.clear()
+        if taken.next >= current.end:
+            self._current = None
+            self._drop_contents(current)
+        return taken
+
+    def _drop_contents(self, numbered: NumberedBatch) -> None:
+        """Drop the contents of a batch that was handed out, unless the source needs them to acknowledge it."""
+        source = self._source
+        if source is None or not source.needs_contents or numbered.batch.messages_replace_data:
+            numbered.drop_contents()
+            self._limits.unacknowledged.release(self._held_bytes.pop(numbered, 0))
+
+    async def read(self, number: int, max_messages: int, max_bytes: int, *, may_skip: bool) -> Slice:
+        """Wait for messages from a number on, and hand them out; cancelling loses none.
+
+        With `may_skip`, a first pull at what the group has consumed already gets what comes after that. Waits while the partition
+        is not held. Raises OutOfReach if a reader has to be asked, LaneRevoked if the partition is lost, and ClusterError.
+        """
+        if self.next is not None and number < self.next and not (may_skip and self.next == self.committed):
+            raise OutOfReach(f"{number} was handed out, or consumed before")
+        async with self._reading:
+            await self._wait_held()
+            source = self._source
+            if source is None:
+                raise LaneRevoked(f"partition {self.key.partition} was lost")
+            if self.next is None:
+                await self._learn_begin(source)
+            if may_skip and self.next is not None and self.next == self.committed and number < self.next:
+                number = self.next
+            if self.next is not None and number < self.next:
+                raise OutOfReach(f"{number} was handed out, or consumed before")
+            if self.next is not None and number - self.next > self._limits.span:
+                raise OutOfReach(f"{number} is far behind {self.next}")
+            while self._current is None or self._current.end <= number:
+                await self._receive(source)
+            return self.take(max(number, self._current.first), max_messages, max_bytes)
+
+    async def _wait_held(self) -> None:
+        while self.state is not QueueFeedState.HELD:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _learn_begin(self, source: FeedSource) -> None:
+        begin = await self._find_begin()
+        if self._source is not source:
+            raise LaneRevoked(f"{source.partition} was lost")
+        if self.next is None and begin is not None:
+            self.committed = self.next = begin
+
+    async def _receive(self, source: FeedSource) -> None:
+        """Receive the next batch; the one before, if there is one, is skipped. Raises LaneRevoked, ClusterError."""
+        skipped = self._current
+        if skipped is not None:
+            self._current, self.next = None, skipped.end
+            self._drop_contents(skipped)
+        await self._wait_for_room(source)
+        batch = await self._received(source)
+        numbered = NumberedBatch(batch, self._numbering, self._format)
+        if self.next is not None and numbered.first < self.next:
+            self._begin_anew(source, numbered)
+        if self.committed is None:
+            self.committed = numbered.first
+        self.next = numbered.first if self.next is None else max(self.next, numbered.first)
+        self._window.append(numbered)
+        self._current = numbered
+        self._held_bytes[numbered] = batch.held_bytes
+        self._limits.unacknowledged.add(batch.held_bytes)
+
+    def _begin_anew(self, source: FeedSource, numbered: NumberedBatch) -> None:
+        """Take note that the source delivers again what it has delivered, perhaps at another connection.
+
+        What was handed out stays so: pulls go on at their numbers, and the batches are committed by those that came now.
+        """
+        log.info("group %s: %s is delivered again from %d on", self.key.group, source.partition, numbered.first)
+        self._forget()
+        self.next = numbered.first
+
+    async def _received(self, source: FeedSource) -> Batch:
+        """Return the next batch. Raises LaneRevoked if the lane is lost or moved, and ClusterError."""
+        async with self._moving:  # nothing is received while the group is moved
+            if self._source is not source:
+                raise LaneRevoked(f"{source.partition} was lost")
+        if self._receiving is None:
+            self._receiving = spawn(self._receive_past_gaps(source), f"pull of {source.partition}", log_errors=False)
+            self._receiving.add_done_callback(mark_error_retrieved)
+        receiving = self._receiving
+        await asyncio.wait([receiving])  # it goes on if this pull ends
+        if self._receiving is receiving:
+            self._receiving = None
+        if receiving.cancelled() or self._source is not source:
+            raise LaneRevoked(f"{source.partition} was lost, or the group was moved in it")
+        try:
+            return receiving.result()
+        except LaneRevoked:
+            self._end(source)
+            raise
+        except ClusterError as error:
+            self._fail(source, error)
+            raise
+
+    async def _receive_past_gaps(self, source: FeedSource) -> Batch:
+        """Receive a batch, behind lost messages if there are some."""
+        while True:
+            try:
+                return await source.receive()
+            except GapError as gap:
+                if gap.resume is None:
+                    raise ClusterError(str(gap)) from gap
+                await self._settled.wait()  # a seek commits: what was handed out may not be lost by it
+                self.gaps += 1
+                log.warning("group %s continues without lost messages of %s: %s", self.key.group, source.partition, gap)
+                await source.seek(gap.resume)
+
+    async def _wait_for_room(self, source: FeedSource) -> None:
+        """Wait until the limits permit to receive another batch. Raises LaneRevoked."""
+        memory = self._limits.unacknowledged
+        while not (self._span < self._limits.span and memory.may_read(sum(self._held_bytes.values()))):
+            self._changed.clear()
+            memory.wait(self._changed.set)
+            await self._changed.wait()
+            if self._source is not source:
+                raise LaneRevoked(f"{source.partition} was lost")
+
+    @property
+    def _span(self) -> int:
+        """Number of messages from the first one that is not committed to the last one that was handed out."""
+        return 0 if self.next is None or self.committed is None else self.next - self.committed
+
+    # --- commits ----------------------------------------------------------------------------------------------------------
+
+    def commit(self, number: int) -> bool:
+        """Commit everything before a number; return False if this needs `move`, because none of it was received.
+
+        Numbers that do not ascend have no effect, and none has while the partition is not held.
+        """
+        source = self._source
+        if source is None or (self.committed is not None and number <= self.committed):
+            return True
+        window = self._window
+        received = window[-1].end if window else self.next
+        if received is None or number > received:
+            return False
+        while window and window[0].end <= number:
+            whole = window.popleft()
+            source.acknowledge(whole.batch, whole.batch.count)
+            if whole is self._current:
+                self._current = None
+            self._limits.unacknowledged.release(self._held_bytes.pop(whole, 0))
+        if window and (count := window[0].count_before(number)):
+            source.acknowledge(window[0].batch, count)
+        self.committed = number
+        self.next = number if self.next is None else max(self.next, number)
+        if number >= self.next:
+            self._settled.set()
+        self._changed.set()
+        return True
+
+    async def advance(self, position: Position) -> None:
+        """Commit everything before a position. Raises LaneRevoked, ClusterError."""
+        self._held_source()
+        if not self.commit(self._numbering.number(position)):
+            await self.seek(position)
+
+    async def seek(self, position: Position) -> None:
+        """Move the group to this position; it goes on if the caller is cancelled.
+
+        Pulls that wait fail with LaneRevoked. Raises LaneRevoked, and ClusterError if the lane cannot: then nothing changes.
+        """
+        task = spawn(self._seek(position), f"seek in {self.key.topic}/{self.key.partition}", log_errors=False)
+        task.add_done_callback(mark_error_retrieved)
+        await asyncio.shield(task)
+
+    async def _seek(self, position: Position) -> None:
+        async with self._moving:
+            source = self._held_source()
+            receiving, self._receiving = self._receiving, None
+            await cancel(receiving)  # a batch that is received while the source moves could be of either side
+            await source.seek(position)
+            if self._held_source() is not source:
+                raise LaneRevoked(f"{source.partition} was released while the group was moved in it")
+            self._forget()
+            self.committed = self.next = self._numbering.number(position)
+            self.on_change(self)
+
+    def _held_source(self) -> FeedSource:
+        """Return the source. Raises LaneRevoked if there is none."""
+        if self._source is None:
+            raise LaneRevoked(f"partition {self.key.partition} of topic {self.key.topic} is not held by this gateway")
+        return self._source
+
+
+async def _release(source: FeedSource, deadline: float | None, tasks: Sequence["asyncio.Task[Any] | None"]) -> None:
+    """End the tasks that use a source, and release it."""
+    await cancel(*tasks)
+    await source.release(deadline)

@@ -1,0 +1,1 @@
+"""The server for RocketMQ clients: a name server and a broker on one port."""

@@ -1,0 +1,265 @@
+"""The clients of the server: producers and consumers by group, as their heartbeats tell.
+
+A client is a member of its groups from its first heartbeat until it leaves them, its connection ends, or it has sent no heartbeat
+for EXPIRY_S. When the members of a consumer group change, or what one of them has subscribed to, all of them are told: they share
+the queues among themselves.
+
+What this rests on: a client has one connection, on which it sends its heartbeats and pulls.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from mqbridge.rocketmq.server.connection import ServedConnection
+from mqbridge.rocketmq.server.refusals import CodedRefusal
+from mqbridge.rocketmq.wire.bodies.groups import (
+    ACTIVELY,
+    BROADCASTING,
+    CLUSTERING,
+    FROM_LAST,
+    PASSIVELY,
+    ConsumerData,
+    Heartbeat,
+    SubscriptionData,
+)
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.headers.groups import GroupHeader
+
+log = logging.getLogger(__name__)
+
+EXPIRY_S = 120.0
+"""Time without a heartbeat after which a client is no member any more."""
+SWEEP_S = 30.0
+"""Time between two looks for clients that have sent no heartbeat."""
+MAX_GROUPS = 20_000
+"""Maximum number of consumer groups, and of producer groups, that have members."""
+MAX_NAME_CHARS = 255
+"""Maximum length of a group's name."""
+
+
+class GroupClient(NamedTuple):
+    """A client in a consumer group, with what its last heartbeat has said of the group, and when that came (loop time)."""
+
+    client_id: str
+    link: ServedConnection
+    data: ConsumerData
+    seen_at: float
+
+    @property
+    def subscriptions(self) -> dict[str, SubscriptionData]:
+        """What it has subscribed to, by topic."""
+        return {each.topic: each for each in self.data.subscriptions}
+
+    @property
+    def shares(self) -> bool:
+        """True if it shares the messages with the other members, and False if it gets all of them, or assigns itself queues."""
+        return self.data.message_model == CLUSTERING
+
+
+class ConsumerGroup:
+    """A consumer group and its members, by client id."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.members: dict[str, GroupClient] = {}
+        self._shared: dict[ServedConnection, frozenset[str]] = {}
+        """The topics that the client at each connection shares with the other members."""
+
+    def learn(self) -> None:
+        """Take note of what the members say now; called after each change of `members`."""
+        shared: dict[ServedConnection, frozenset[str]] = {}
+        for member in self.members.values():
+            if member.shares:
+                topics = frozenset(each.topic for each in member.data.subscriptions)
+                shared[member.link] = shared.get(member.link, frozenset()) | topics
+        self._shared = shared
+
+    @property
+    def newest(self) -> GroupClient | None:
+        """The member whose heartbeat came last, which speaks for the group as with brokers; None without members."""
+        return max(self.members.values(), key=lambda member: member.seen_at, default=None)
+
+    @property
+    def subscriptions(self) -> dict[str, SubscriptionData]:
+        """What the members have subscribed to, by topic; of each topic what was subscribed last."""
+        found: dict[str, SubscriptionData] = {}
+        for member in self.members.values():
+            for topic, subscription in member.subscriptions.items():
+                if topic not in found or subscription.version >= found[topic].version:
+                    found[topic] = subscription
+        return found
+
+    @property
+    def shared_topics(self) -> frozenset[str]:
+        """The names of the topics that members share."""
+        return frozenset(topic for member in self.members.values() if member.shares for topic in member.subscriptions)
+
+    @property
+    def consume_from(self) -> str:
+        """Where the group begins in topics that are new to it."""
+        return FROM_LAST if self.newest is None else self.newest.data.consume_from
+
+    @property
+    def is_broadcast(self) -> bool:
+        """True if its members get all messages each."""
+        return self.newest is not None and self.newest.data.message_model == BROADCASTING
+
+    def is_active(self, link: ServedConnection) -> bool:
+        """Return True if the member at this connection chooses itself from where it pulls."""
+        return any(member.link is link and member.data.consume_type == ACTIVELY for member in self.members.values())
+
+    def is_passive(self, link: ServedConnection) -> bool:
+        """Return True if the member at this connection gets messages pushed, by its own library."""
+        return any(member.link is link and member.data.consume_type == PASSIVELY for member in self.members.values())
+
+    def shares(self, link: ServedConnection, topic: str) -> bool:
+        """Return True if the client at this connection shares the topic with the other members."""
+        return topic in self._shared.get(link, ())
+
+
+class Clients:
+    """See the module."""
+
+    def __init__(self, on_group: Callable[[ConsumerGroup], None], on_producer: Callable[[str, bool], None]) -> None:
+        """`on_group` is called after a heartbeat of a member, and when members are gone.
+
+        `on_producer` is called with a producer group that has its first member now (True), or none any more (False).
+        """
+        self.consumers: dict[str, ConsumerGroup] = {}
+        """The consumer groups that have members."""
+        self.producers: dict[str, dict[str, tuple[ServedConnection, float]]] = {}
+        """The clients of each producer group, with the loop time of their last heartbeat."""
+        self._groups_of: dict[ServedConnection, set[str]] = {}
+        """The consumer groups of which the client at each connection is, or was, a member."""
+        self._on_group, self._on_producer = on_group, on_producer
+        self._sweep: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to look for clients that send no heartbeats."""
+        self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._remove_expired)
+
+    def stop(self) -> None:
+        """End that."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+
+    # --- heartbeats -----------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, link: ServedConnection, heartbeat: Heartbeat) -> None:
+        """Take note of a client's groups. Raises CodedRefusal for an invalid name, or if there are too many groups."""
+        now = asyncio.get_running_loop().time()
+        names = [*heartbeat.producers, *(each.group for each in heartbeat.consumers)]
+        for name in names:
+            if not 0 < len(name) <= MAX_NAME_CHARS:
+                raise CodedRefusal(f"{name[:80]!r} cannot be the name of a group", Status.SYSTEM_ERROR)
+        if len(self.consumers) + len(self.producers) + len(names) > MAX_GROUPS and not self._knows(names):
+            raise CodedRefusal(f"there are {MAX_GROUPS} groups already", Status.SYSTEM_BUSY)
+        for name in heartbeat.producers:
+            self._add_producer(name, heartbeat.client_id, link, now)
+        for data in heartbeat.consumers:
+            self._add_member(GroupClient(heartbeat.client_id, link, data, now), keeps=heartbeat.without_subscriptions)
+
+    def _knows(self, names: Iterable[str]) -> bool:
+        return all(name in self.consumers or name in self.producers for name in names)
+
+    def _add_producer(self, name: str, client_id: str, link: ServedConnection, now: float) -> None:
+        is_new = name not in self.producers
+        self.producers.setdefault(name, {})[client_id] = link, now
+        if is_new:
+            self._on_producer(name, True)
+
+    def _add_member(self, member: GroupClient, *, keeps: bool) -> None:
+        """Add a member, or take its newest data; with `keeps`, it has not repeated its subscriptions."""
+        group = self.consumers.get(member.data.group)
+        if group is None:
+            group = self.consumers[member.data.group] = ConsumerGroup(member.data.group)
+        before = group.members.get(member.client_id)
+        if before is not None and keeps and not member.data.subscriptions:
+            member = member._replace(data=before.data)
+        group.members[member.client_id] = member
+        group.learn()
+        self._groups_of.setdefault(member.link, set()).add(group.name)
+        if before is None or before.link is not member.link or _topics(before) != _topics(member):
+            self._tell_changed(group)
+        self._on_group(group)
+
+    def _tell_changed(self, group: ConsumerGroup) -> None:
+        for link in {member.link for member in group.members.values()}:
+            link.notify(Code.NOTIFY_CONSUMER_IDS_CHANGED, GroupHeader(group.name))
+
+    # --- the end of clients ---------------------------------------------------------------------------------------------
+
+    def unregister(self, client_id: str, producer_group: str | None, consumer_group: str | None) -> None:
+        """Take note that a client has left groups."""
+        if producer_group is not None:
+            self._drop_producer(producer_group, client_id)
+        if consumer_group is not None:
+            self._drop_members(consumer_group, [client_id])
+
+    def drop(self, link: ServedConnection) -> None:
+        """Take note that a connection has ended."""
+        self._groups_of.pop(link, None)
+        for name, members in list(self.producers.items()):
+            for client_id in [client_id for client_id, (owner, _) in members.items() if owner is link]:
+                self._drop_producer(name, client_id)
+        for name, group in list(self.consumers.items()):
+            self._drop_members(name, [client_id for client_id, member in group.members.items() if member.link is link])
+
+    def _remove_expired(self) -> None:
+        oldest = asyncio.get_running_loop().time() - EXPIRY_S
+        for name, members in list(self.producers.items()):
+            for client_id in [client_id for client_id, (_, seen_at) in members.items() if seen_at < oldest]:
+                self._drop_producer(name, client_id)
+        for name, group in list(self.consumers.items()):
+            self._drop_members(name, [client_id for client_id, member in group.members.items() if member.seen_at < oldest])
+        self.start()
+
+    def _drop_producer(self, name: str, client_id: str) -> None:
+        members = self.producers.get(name, {})
+        if members.pop(client_id, None) is not None and not members:
+            del self.producers[name]
+            self._on_producer(name, False)
+
+    def _drop_members(self, name: str, client_ids: list[str]) -> None:
+        group = self.consumers.get(name)
+        if group is None:
+            return
+        gone = [group.members.pop(client_id, None) for client_id in client_ids]
+        if not any(gone):
+            return
+        group.learn()
+        if not group.members:
+            del self.consumers[name]
+        self._tell_changed(group)
+        self._on_group(group)
+
+    # --- questions ------------------------------------------------------------------------------------------------------
+
+    def was_member(self, link: ServedConnection, group: str) -> bool:
+        """Return True if the client at this connection is, or was, a member of a group: its last commits may come late."""
+        return group in self._groups_of.get(link, ())
+
+    def producer_links(self, group: str) -> list[ServedConnection]:
+        """Return the connections of a producer group that are alive."""
+        return [link for link, _ in self.producers.get(group, {}).values() if link.alive]
+
+    def link_of(self, client_id: str) -> ServedConnection | None:
+        """Return the connection of a client; None if it is not here."""
+        for members in self.producers.values():
+            if client_id in members:
+                return members[client_id][0]
+        for group in self.consumers.values():
+            if client_id in group.members:
+                return group.members[client_id].link
+        return None
+
+    def groups_of(self, topic: str) -> Iterator[str]:
+        """Yield the names of the groups with members that have subscribed to a topic."""
+        return (name for name, group in self.consumers.items() if topic in group.subscriptions)
+
+
+def _topics(member: GroupClient) -> set[tuple[str, str, str]]:
+    return {(each.topic, each.expression, each.expression_type) for each in member.data.subscriptions}

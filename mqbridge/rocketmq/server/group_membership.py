@@ -1,0 +1,177 @@
+"""The membership of this gateway in a group of the cluster, for the topics that the group's clients have subscribed to.
+
+    OUT       the group is not joined
+    WORKING   it is being joined, or left, or both
+    IN        it is joined, with the topics that are wanted
+    LEAVING   nobody wants it any more; it is left after a while, because clients come back
+
+        want topics             OUT, LEAVING, IN -> WORKING (IN and LEAVING: only if they are others)
+        (done)                  WORKING -> IN, OUT
+        (failed)                WORKING -> WORKING, after a pause
+        want nothing            IN -> LEAVING; WORKING -> OUT when it is done
+        (LINGER_S pass)         LEAVING -> WORKING -> OUT
+        want the same topics    LEAVING -> IN
+
+All topics are joined with one membership, as brokers expect: members of a group that read different topics would be assigned
+partitions of topics that they do not read. A topic that does not exist is joined when it does.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from enum import Enum
+
+from mqbridge.adapter.inbound import Sharing, Start
+from mqbridge.errors import MqbridgeError
+from mqbridge.listener.backing_groups import BackingGroups, JoinedGroup
+from mqbridge.listener.groups import GroupStart, MakeFeed
+from mqbridge.listener.queue_feed import QueueFeed
+from mqbridge.listener.server import Services
+from mqbridge.listener.topics import ListenedTopic
+from mqbridge.net.backoff import Backoff
+from mqbridge.net.tasks import cancel, spawn
+from mqbridge.rocketmq.server.topic_names import RETRY_PREFIX
+from mqbridge.rocketmq.wire.bodies.groups import FROM_FIRST, FROM_LAST, FROM_TIMESTAMP
+
+log = logging.getLogger(__name__)
+
+LINGER_S = 5.0
+"""How long a group is kept that has no clients any more."""
+YOUNG_MESSAGES = 100_000
+"""A topic that has lost no message yet, and has at most this many, is read from its begin by a new group: so does a broker, as
+long as the first message is in its memory, whatever the client asks for."""
+TIMESTAMP_S = 1800.0
+"""How far back clients begin by default that ask for messages from a time on: they do not tell the time."""
+_FROM_BEGIN = frozenset({FROM_FIRST, "CONSUME_FROM_MIN_OFFSET"})
+
+
+class BackingMembershipState(Enum):
+    """The state of a membership, see the module."""
+
+    OUT = "out"
+    WORKING = "working"
+    IN = "in"
+    LEAVING = "leaving"
+
+
+async def is_young(services: Services, topic: ListenedTopic) -> bool:
+    """Return True if a new group begins at the first message of a topic in any case, see YOUNG_MESSAGES. Raises ClusterError."""
+    total = 0
+    for index in topic.partitions:
+        bounds = await services.partitions.bounds(topic, index)
+        if services.numbering.number(bounds.first):
+            return False
+        total += services.numbering.number(bounds.next)
+    return total <= YOUNG_MESSAGES
+
+
+class BackingMembership:
+    """See the module."""
+
+    def __init__(
+        self, group: str, services: Services, groups: BackingGroups, make_feed: MakeFeed, on_change: Callable[[], None]
+    ) -> None:
+        """`on_change` is called when the membership has begun or ended, or has changed its topics."""
+        self.state = BackingMembershipState.OUT
+        self.problem: str | None = None
+        """Why it could not be joined at the last attempt."""
+        self._group, self._services, self._groups = group, services, groups
+        self._make_feed, self._on_change = make_feed, on_change
+        self._wanted: frozenset[str] = frozenset()
+        """The names of the topics that clients want."""
+        self._consume_from = FROM_LAST
+        self._joined: JoinedGroup | None = None
+        self._topics: dict[str, ListenedTopic] = {}
+        """The topics that are joined, by name."""
+        self._task: asyncio.Task[None] | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    def want(self, topics: Iterable[str], consume_from: str) -> None:
+        """Be a member for exactly these topics, as far as they exist. `consume_from` is where a new group begins."""
+        self._wanted, self._consume_from = frozenset(topics), consume_from
+        if self._is_closed or self.state is BackingMembershipState.WORKING:
+            return
+        if self._wanted:
+            self._stop_linger()
+            self._work()
+        elif self.state is BackingMembershipState.IN:
+            self.state = BackingMembershipState.LEAVING
+            self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._work)
+
+    def _stop_linger(self) -> None:
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+
+    def _work(self) -> None:
+        self._linger = None
+        self._task = spawn(self._reach(), f"membership in {self._group}")
+        self.state = BackingMembershipState.WORKING
+
+    async def _reach(self) -> None:
+        """Join and leave until the membership is as it is wanted."""
+        pauses = Backoff()
+        while not self._is_closed:
+            try:
+                wanted = self._wanted
+                topics = await self._find(wanted)
+                if topics.keys() != self._topics.keys():
+                    await self._leave()
+                    if topics:
+                        await self._join(topics)
+                self.problem = None
+                if wanted == self._wanted:
+                    break
+            except MqbridgeError as error:
+                self.problem = str(error)
+                log.warning("group %s cannot be joined now, which is tried again: %s", self._group, error)
+                await asyncio.sleep(pauses.delay())
+            except Exception as bug:  # it must not look like a group without messages
+                self.problem = repr(bug)
+                log.exception("group %s cannot be joined now, which is tried again", self._group)
+                await asyncio.sleep(pauses.delay())
+        self.state = BackingMembershipState.OUT if self._joined is None else BackingMembershipState.IN
+        self._on_change()
+
+    async def _find(self, names: Iterable[str]) -> dict[str, ListenedTopic]:
+        """Return the topics that exist, by name. Raises ClusterError."""
+        found = {name: await self._services.topics.find(name) for name in sorted(names)}
+        return {name: topic for name, topic in found.items() if topic is not None}
+
+    async def _join(self, topics: dict[str, ListenedTopic]) -> None:
+        starts = {topic.backing: await self._start(name, topic) for name, topic in topics.items()}
+        joined = await self._groups.join(list(topics.values()), self._group, starts, Sharing.FAILOVER, self._make_feed)
+        self._joined, self._topics = joined, topics
+
+    async def _start(self, name: str, topic: ListenedTopic) -> GroupStart:
+        """Return where the group begins in a topic if it is new there. Raises ClusterError."""
+        if name.startswith(RETRY_PREFIX) or self._consume_from in _FROM_BEGIN or await is_young(self._services, topic):
+            return Start.EARLIEST
+        if self._consume_from == FROM_TIMESTAMP:
+            return round((time.time() - TIMESTAMP_S) * 1000)
+        return Start.LATEST
+
+    async def _leave(self) -> None:
+        joined, self._joined, self._topics = self._joined, None, {}
+        if joined is not None:
+            joined.release()
+            await joined.leave()
+            self._on_change()
+
+    def feed(self, topic: ListenedTopic, partition: int) -> QueueFeed | None:
+        """Return the feed of a partition; None if this gateway has not held it since the group was joined."""
+        feed = None if self._joined is None else self._joined.feed(topic, partition)
+        assert feed is None or isinstance(feed, QueueFeed)  # noqa: S101 - `make_feed` makes such
+        return feed
+
+    def reads(self, topic: str) -> bool:
+        """Return True if the topic of this name is one that the group is, or will be, joined for."""
+        return topic in self._wanted
+
+    async def close(self) -> None:
+        """End; the owner of the groups leaves them."""
+        self._is_closed = True
+        self._stop_linger()
+        await cancel(self._task)

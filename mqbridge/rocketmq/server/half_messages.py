@@ -1,0 +1,277 @@
+"""The half messages of one producer group: messages of transactions that are neither committed nor rolled back.
+
+They wait in a topic of the backing that all gateways of the listener share, one for each producer group. The same topic gets a
+note when a transaction has ended. One of the gateways that have a producer of the group reads it, and asks the producers about
+messages that wait for long.
+
+    OPEN    the half message is stored
+    ENDED   committed (the message is stored in its own topic) or rolled back: there is a note
+
+        (stored)             -> OPEN
+        end                  OPEN -> ENDED
+        (checked too often)  OPEN -> ENDED, as a dead letter
+
+The message is stored in its own topic before the note: a crash between the two makes the check commit it once more. What is
+before the oldest open half message is acknowledged, so that the next gateway reads the rest.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterable
+from enum import Enum
+from typing import NamedTuple
+
+from mqbridge.adapter.inbound import AnnouncesRelease, Inbound, InboundLane
+from mqbridge.errors import ClusterError, GapError, LaneRevoked, MqbridgeError
+from mqbridge.listener.internal_topic import InternalTopic
+from mqbridge.message import Batch, Message, Position, Unit
+from mqbridge.net.tasks import cancel, spawn
+
+log = logging.getLogger(__name__)
+
+HALF, ENDED = "mqbridge.half", "mqbridge.half.ended"
+"""Properties of a half message (JSON, the fields of `PreparedMessage`), and of the note that a transaction has ended (its id)."""
+FIRST_CHECK_S, CHECK_PAUSE_S, MAX_CHECKS = 6.0, 30.0, 15
+"""Age at which producers are asked first, time between two questions, and their maximum number: the defaults of brokers."""
+LOOK_S = 1.0
+"""Time between two looks for half messages that wait for long."""
+MAX_ENDED = 100_000
+"""Number of transactions whose end is remembered, so that the same end, told twice, has one effect."""
+READ_AGAIN_S = 5.0
+"""Pause before the topic is read again that could not be read."""
+
+
+class PreparedMessage(NamedTuple):
+    """Where a half message goes when it is committed.
+
+    id         its unique id
+    topic      the topic, as clients name it
+    queue      the queue
+    group      the producer group
+    stored_ms  when it was stored (ms since the epoch)
+    immune_s   time in which the producer does not want to be asked; 0: the default
+    """
+
+    id: str
+    topic: str
+    queue: int
+    group: str
+    stored_ms: int
+    immune_s: int = 0
+
+
+class Outcome(Enum):
+    """How a transaction ends."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    DEAD = "dead"
+    """Nobody has said how it ends."""
+
+
+class OpenHalf:
+    """A half message that was read, and how often producers were asked about it."""
+
+    __slots__ = ("checks", "half", "next_check", "position")
+
+    def __init__(self, half: PreparedMessage, position: Position) -> None:
+        self.half, self.position = half, position
+        self.checks = 0
+        self.next_check = half.stored_ms / 1000 + (half.immune_s or FIRST_CHECK_S)
+        """Time (s since the epoch) at which producers are asked next."""
+
+
+def half_message(half: PreparedMessage, unit: Unit) -> Message:
+    """Return the message that is stored for a half message."""
+    return Message(unit.data, ((HALF, json.dumps(half)),))
+
+
+def read_half(message: Message) -> tuple[PreparedMessage, Unit] | None:
+    """Return what `half_message` got; None if the message is none."""
+    values = message.property_values(HALF)
+    if message.defect is not None or not values:
+        return None
+    try:
+        half = PreparedMessage(*json.loads(values[-1]))
+        is_valid = all(isinstance(each, str) for each in (half.id, half.topic, half.group)) and all(
+            type(each) is int and 0 <= each < 1 << 63 for each in (half.queue, half.stored_ms, half.immune_s)
+        )
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return (half, Unit(message.payload or b"", 1, None)) if is_valid else None
+
+
+Check = Callable[[OpenHalf, Unit], bool]
+"""Asks a producer about a half message; returns False if there is none to ask."""
+Commit = Callable[[PreparedMessage, Unit], Awaitable[None]]
+"""Stores a message in its own topic. Raises RequestRefused, ClusterError."""
+
+
+class HalfMessages:
+    """See the module. Call `close` at the end."""
+
+    def __init__(self, topic: InternalTopic, check: Check, commit: Commit, bury: Commit) -> None:
+        """`bury` stores a message as a dead letter whose transaction nobody has ended."""
+        self._topic, self._check, self._commit, self._bury = topic, check, commit, bury
+        self._open: OrderedDict[str, OpenHalf] = OrderedDict()
+        """The open half messages that this gateway has read, by id, oldest first."""
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        """Ids of transactions that have ended, the oldest first."""
+        self._ending: dict[str, asyncio.Lock] = {}
+        self._batches: deque[Batch] = deque()
+        """Batches of the lane that are not acknowledged."""
+        self._lane: InboundLane | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._checks: set[asyncio.Task[None]] = set()
+        self._is_following = False
+
+    @property
+    def topic(self) -> InternalTopic:
+        """The topic in which they wait."""
+        return self._topic
+
+    async def add(self, half: PreparedMessage, unit: Unit) -> Position:
+        """Store a half message, and return its position. Raises ClusterError."""
+        (position,) = await self._topic.append([half_message(half, unit)])
+        return position
+
+    # --- the end of transactions ------------------------------------------------------------------------------------------
+
+    async def end(self, position: Position, unique_id: str | None, group: str, outcome: Outcome) -> bool:
+        """End the transaction of a half message; return False if there is no such message of this group.
+
+        Raises RequestRefused, ClusterError: then it stays open.
+        """
+        message = await self._topic.read(position)
+        found = None if message is None else read_half(message)
+        if found is None or found[0].group != group or unique_id not in (None, found[0].id):
+            return False
+        await self._end(*found, outcome)
+        return True
+
+    async def _end(self, half: PreparedMessage, unit: Unit, outcome: Outcome) -> None:
+        lock = self._ending.setdefault(half.id, asyncio.Lock())
+        try:
+            async with lock:
+                if half.id in self._ended:
+                    return
+                if outcome is Outcome.COMMIT:
+                    await self._commit(half, unit)
+                elif outcome is Outcome.DEAD:
+                    await self._bury(half, unit)
+                self._note_ended(half.id)
+                await self._topic.append([Message(b"", ((ENDED, half.id),))])
+        finally:
+            if not lock.locked():
+                self._ending.pop(half.id, None)
+
+    def _note_ended(self, half_id: str) -> None:
+        self._ended[half_id] = None
+        if len(self._ended) > MAX_ENDED:
+            self._ended.popitem(last=False)
+        self._open.pop(half_id, None)
+        self._acknowledge()
+
+    # --- reading ----------------------------------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Read what waits, and ask producers, as long as no other gateway does."""
+        if not self._is_following:
+            self._is_following = True
+            self._topic.follow(self._run_lane)
+
+    async def leave(self, deadline: float | None = None) -> None:
+        """Leave that to other gateways."""
+        self._is_following = False
+        await self._topic.leave(deadline)
+
+    async def _run_lane(self, lane: InboundLane, inbound: Inbound) -> None:  # noqa: ARG002 - as `RunLane` is called
+        self._lane = lane
+        self._open.clear()
+        self._batches.clear()
+        looking = spawn(self._look_again_and_again(), f"transactions of {self._topic.name}")
+        ending = spawn((lane.releasing if isinstance(lane, AnnouncesRelease) else lane.revoked).wait(), "release")
+        reading = spawn(self._read(lane), f"half messages of {self._topic.name}")
+        try:
+            await asyncio.wait([reading, ending], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._lane = None
+            await cancel(looking, ending, reading, *self._checks)
+            self._open.clear()
+            self._batches.clear()
+
+    async def _read(self, lane: InboundLane) -> None:
+        try:
+            while True:
+                try:
+                    batch = await lane.receive()
+                except GapError as gap:
+                    if gap.resume is None:
+                        raise ClusterError(str(gap)) from gap
+                    log.warning("half messages of %s are lost: %s", self._topic.name, gap)
+                    await lane.seek(gap.resume)
+                    continue
+                self._take(batch.messages)
+                self._batches.append(batch)
+                self._acknowledge()
+        except LaneRevoked:
+            return
+        except MqbridgeError as error:
+            log.warning("half messages of %s are not read now, which is tried again: %s", self._topic.name, error)
+            await asyncio.sleep(READ_AGAIN_S)
+            self._topic.read_again(str(error))
+
+    def _take(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            if ended := message.property_values(ENDED):
+                self._open.pop(ended[-1], None)
+                self._ended[ended[-1]] = None
+            elif (found := read_half(message)) is not None:
+                if found[0].id not in self._ended:
+                    self._open[found[0].id] = OpenHalf(found[0], message.position)
+            else:
+                log.warning("a message in %s is no half message, and is skipped", self._topic.name)
+
+    def _acknowledge(self) -> None:
+        """Acknowledge everything before the oldest open half message."""
+        lane = self._lane
+        if lane is None:
+            return
+        oldest = next(iter(self._open.values()), None)
+        while self._batches and (oldest is None or self._batches[0].next <= oldest.position):
+            lane.acknowledge(self._batches.popleft())
+
+    # --- checks -----------------------------------------------------------------------------------------------------------
+
+    async def _look_again_and_again(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now = time.time()
+            for waiting in [each for each in self._open.values() if each.next_check <= now]:
+                await self._ask(waiting, now)
+
+    async def _ask(self, waiting: OpenHalf, now: float) -> None:
+        """Ask a producer how a transaction ends, or end it if that was done too often."""
+        waiting.next_check = now + CHECK_PAUSE_S
+        try:
+            message = await self._topic.read(waiting.position)
+            found = None if message is None else read_half(message)
+            if found is None:
+                self._note_ended(waiting.half.id)
+            elif waiting.checks >= MAX_CHECKS:
+                log.error(
+                    "transaction %s of group %s was not ended after %d checks", waiting.half.id, waiting.half.group, MAX_CHECKS
+                )
+                await self._end(*found, Outcome.DEAD)
+            elif self._check(waiting, found[1]):
+                waiting.checks += 1
+        except MqbridgeError as error:
+            log.warning("transaction %s of group %s cannot be checked now: %s", waiting.half.id, waiting.half.group, error)
+
+    async def close(self, deadline: float | None = None) -> None:
+        """End; what waits stays stored."""
+        self._is_following = False
+        await self._topic.close(deadline)

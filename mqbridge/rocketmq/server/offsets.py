@@ -1,0 +1,175 @@
+"""Requests about offsets: those of queues, and those that groups have committed."""
+
+import asyncio
+import logging
+
+from mqbridge.errors import MqbridgeError
+from mqbridge.listener.topics import ListenedTopic
+from mqbridge.net.tasks import spawn
+from mqbridge.rocketmq.server.broker import Broker
+from mqbridge.rocketmq.server.connection import Served, ServedConnection
+from mqbridge.rocketmq.server.group_membership import YOUNG_MESSAGES
+from mqbridge.rocketmq.server.refusals import CodedRefusal
+from mqbridge.rocketmq.server.support import NOT_MANAGED
+from mqbridge.rocketmq.wire.codes import Status
+from mqbridge.rocketmq.wire.command import Command
+from mqbridge.rocketmq.wire.headers.offsets import (
+    OffsetResult,
+    QueryOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    TimestampResult,
+    UpdateOffsetHeader,
+)
+
+log = logging.getLogger(__name__)
+
+UPPER = "UPPER"
+
+
+class Offsets:
+    """See the module."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._moves: dict[tuple[str, str], dict[int, int]] = {}
+        """Commits of groups that are not joined here, by group and topic, then by queue: the newest offset."""
+
+    # --- queues -----------------------------------------------------------------------------------------------------------
+
+    async def maximum(self, _: ServedConnection, request: Command) -> Command:
+        """Serve GET_MAX_OFFSET: an unknown queue ends at 0, as with brokers."""
+        bounds = await self._bounds(QueueHeader.decode(request.ext))
+        return _offset(request, 0 if bounds is None else bounds[1])
+
+    async def minimum(self, _: ServedConnection, request: Command) -> Command:
+        """Serve GET_MIN_OFFSET."""
+        bounds = await self._bounds(QueueHeader.decode(request.ext))
+        return _offset(request, 0 if bounds is None else bounds[0])
+
+    async def _bounds(self, header: QueueHeader | SearchOffsetHeader) -> tuple[int, int] | None:
+        """Return the offset of the first message of a queue, and that of its next one; None if there is no such queue."""
+        topic = await self._broker.find_topic(header.topic)
+        if topic is None or header.queue_id not in topic.partitions:
+            return None
+        return await self._broker.bounds_of(topic, header.queue_id)
+
+    async def search(self, _: ServedConnection, request: Command) -> Command:
+        """Serve SEARCH_OFFSET_BY_TIMESTAMP."""
+        header = SearchOffsetHeader.decode(request.ext)
+        bounds = await self._bounds(header)
+        if bounds is None or bounds[0] == bounds[1]:
+            return _offset(request, 0 if bounds is None else bounds[0])
+        topic = await self._broker.readable_topic(header.topic)
+        is_upper = (header.boundary_type or "").upper() == UPPER
+        number = await self.search_at(topic, header.queue_id, header.timestamp + is_upper)
+        return _offset(request, max(bounds[0], number - 1) if is_upper else number)
+
+    async def search_at(self, topic: ListenedTopic, queue: int, time_ms: int) -> int:
+        """Return the offset of the first message that was stored at this time or later. Raises ClusterError."""
+        position = await self._broker.services.partitions.position_at(topic, queue, max(0, time_ms))
+        return self._broker.services.numbering.number(position)
+
+    async def earliest_time(self, _: ServedConnection, request: Command) -> Command:
+        """Serve GET_EARLIEST_MSG_STORETIME."""
+        header = QueueHeader.decode(request.ext)
+        topic = await self._broker.readable_topic(header.topic)
+        self._broker.check_queue(topic, header.queue_id)
+        first, end = await self._broker.bounds_of(topic, header.queue_id)
+        stored_ms = None if first == end else await self.stored_ms(topic, header.queue_id, first)
+        if stored_ms is None:
+            raise CodedRefusal(f"queue {header.queue_id} of topic {header.topic} has no message", Status.SYSTEM_ERROR)
+        return request.answer(Status.SUCCESS, TimestampResult(stored_ms).encode())
+
+    async def stored_ms(self, topic: ListenedTopic, queue: int, number: int) -> int | None:
+        """Return when the message with this offset was stored (ms since the epoch). Raises ClusterError."""
+        reader = self._broker.open_reader(topic, queue)
+        try:
+            found = await reader.read(number, 1, 1)
+        finally:
+            await reader.close(asyncio.get_running_loop().time() + 1.0)
+        if found.units:
+            return found.units[0].published_ms
+        return found.messages[0].publish_time if found.messages else None
+
+    # --- groups -----------------------------------------------------------------------------------------------------------
+
+    async def query(self, _: ServedConnection, request: Command) -> Command:
+        """Serve QUERY_CONSUMER_OFFSET.
+
+        A group without an offset begins at the first message of a queue that is young, whatever its client is told to do: so do
+        brokers, as long as that message is in their memory.
+        """
+        header = QueryOffsetHeader.decode(request.ext)
+        topic = await self._broker.find_topic(header.topic)
+        if topic is not None and header.queue_id in topic.partitions:
+            committed = await self._broker.committed_number(header.consumer_group, topic, header.queue_id)
+            if committed is not None:
+                return _offset(request, committed)
+            first, end = await self._broker.bounds_of(topic, header.queue_id)
+            if header.set_zero_if_not_found is not False and first == 0 < end <= YOUNG_MESSAGES:
+                return _offset(request, 0)
+        text = f"group {header.consumer_group} has no offset in queue {header.queue_id} of topic {header.topic}"
+        raise CodedRefusal(text, Status.QUERY_NOT_FOUND)
+
+    def update(self, link: ServedConnection, request: Command) -> Served:
+        """Serve UPDATE_CONSUMER_OFFSET."""
+        header = UpdateOffsetHeader.decode(request.ext)
+        topic = self._broker.known_topic(header.topic)
+        if topic is not None and header.queue_id in topic.partitions and self._commit_at_once(link, header, topic):
+            return request.answer()
+        return self._update(link, request, header)
+
+    def _commit_at_once(self, link: ServedConnection, header: UpdateOffsetHeader, topic: ListenedTopic) -> bool:
+        """Commit where this takes no request to the cluster; return False if it does."""
+        broker = self._broker
+        group, queue, offset = header.consumer_group, header.queue_id, header.commit_offset
+        if broker.is_being_reset(group, topic, queue, offset):
+            return True
+        if (own := broker.own_groups) is not None:
+            own.commit(topic, queue, group, broker.position(offset), backwards=True)
+            return True
+        feed = broker.feed_of(group, topic, queue)
+        if not broker.is_shared(link, group, header.topic) and not (
+            feed is not None and feed.is_held and broker.clients.was_member(link, group)
+        ):
+            return False
+        known = broker.clients.consumers.get(group)
+        goes_back = feed is not None and feed.committed is not None and offset < feed.committed
+        if goes_back and known is not None and known.is_active(link):
+            return False  # it has chosen to read these again
+        broker.commit_lane(group, topic, queue, offset)
+        return True
+
+    async def _update(self, link: ServedConnection, request: Command, header: UpdateOffsetHeader) -> Command:
+        topic = await self._broker.readable_topic(header.topic)
+        self._broker.check_queue(topic, header.queue_id)
+        if self._commit_at_once(link, header, topic):
+            return request.answer()
+        is_member = self._broker.clients.was_member(link, header.consumer_group)
+        if not is_member and not self._broker.services.may_manage:
+            raise CodedRefusal(f"offsets of a group are committed by its members: {NOT_MANAGED}", Status.NO_PERMISSION)
+        await self._move(header.consumer_group, topic, header.queue_id, header.commit_offset)
+        return request.answer()
+
+    async def _move(self, group: str, topic: ListenedTopic, queue: int, offset: int) -> None:
+        """Move a group of the cluster; the commits of a client for several queues are moved together."""
+        key = group, topic.name
+        is_first = key not in self._moves
+        self._moves.setdefault(key, {})[queue] = offset
+        if is_first:
+            await asyncio.shield(spawn(self._move_all(key, topic), f"commit of {key}", log_errors=False))
+
+    async def _move_all(self, key: tuple[str, str], topic: ListenedTopic) -> None:
+        await asyncio.sleep(0)
+        offsets = self._moves.pop(key)
+        positions = {queue: self._broker.position(offset) for queue, offset in offsets.items()}
+        try:
+            await self._broker.services.groups.move(topic, key[0], positions)
+        except MqbridgeError as error:
+            log.info("group %s cannot commit in topic %s now: %s", *key, error)
+            raise
+
+
+def _offset(request: Command, offset: int) -> Command:
+    return request.answer(Status.SUCCESS, OffsetResult(offset).encode())

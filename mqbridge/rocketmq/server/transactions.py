@@ -1,0 +1,156 @@
+"""Transactions: half messages are stored apart, and become messages when their producers commit them, see `half_messages`."""
+
+import asyncio
+import hashlib
+import logging
+import time
+from functools import partial
+
+from mqbridge.adapter.receipt import MessageFailure
+from mqbridge.errors import ClusterError, Failure, MqbridgeError
+from mqbridge.listener.publisher import Stored
+from mqbridge.message import NO_SOURCE, Message, Unit
+from mqbridge.net.tasks import spawn
+from mqbridge.rocketmq.mapping.served_records import RecordPlace, encode_served
+from mqbridge.rocketmq.server.broker import ADDED, Broker
+from mqbridge.rocketmq.server.connection import ServedConnection
+from mqbridge.rocketmq.server.half_messages import HalfMessages, OpenHalf, Outcome, PreparedMessage
+from mqbridge.rocketmq.server.physical_offsets import QueueName, physical_base, physical_offset
+from mqbridge.rocketmq.server.refusals import CodedRefusal
+from mqbridge.rocketmq.server.sends import PendingSend, SendRequests, properties_of, result, unique_id_of
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.command import Command
+from mqbridge.rocketmq.wire.headers.send import SendHeader
+from mqbridge.rocketmq.wire.headers.transactions import COMMIT, ROLLBACK, CheckTransactionHeader, EndTransactionHeader
+from mqbridge.rocketmq.wire.ids import offset_id
+from mqbridge.rocketmq.wire.properties import Name, find
+
+log = logging.getLogger(__name__)
+
+PARTITION = "half"
+"""What stands for the partition of a topic of half messages in physical offsets."""
+_OUTCOMES = {COMMIT: Outcome.COMMIT, ROLLBACK: Outcome.ROLLBACK}
+MAX_IMMUNE_S = 86_400
+"""Maximum time in which a producer does not want to be asked."""
+
+
+class Transactions:
+    """See the module."""
+
+    def __init__(self, broker: Broker, sends: SendRequests) -> None:
+        self._broker, self._sends = broker, sends
+        self._groups: dict[str, HalfMessages] = {}
+        """The half messages of producer groups that have used any, by group."""
+        self._is_closed = False
+        sends.prepare = self._prepare
+        broker.on_producer_group = self._on_producer_group
+
+    def _of(self, group: str) -> HalfMessages:
+        """Return the half messages of a producer group."""
+        if group not in self._groups:
+            digest = hashlib.sha256(group.encode()).hexdigest()[:16]
+            topic = self._broker.services.internal_topic(f"half-{digest}")
+            self._groups[group] = HalfMessages(topic, partial(self._check, group), self._commit, self._bury)
+        return self._groups[group]
+
+    def _on_producer_group(self, group: str, is_here: bool) -> None:
+        """Follow the half messages of a group while it has producers here: others cannot be asked."""
+        if is_here and not self._is_closed:
+            spawn(self._follow_if_any(group), f"half messages of {group}")
+        elif group in self._groups:
+            spawn(self._groups[group].leave(), f"half messages of {group}")
+
+    async def _follow_if_any(self, group: str) -> None:
+        """Follow the half messages of a group that has some, perhaps of another gateway."""
+        halves = self._of(group)
+        try:
+            exists = await halves.topic.exists()
+        except MqbridgeError as error:
+            log.info("whether group %s has half messages is not known now: %s", group, error)
+            exists = False
+        if exists and group in self._broker.clients.producers and not self._is_closed:
+            halves.follow()
+
+    # --- half messages ----------------------------------------------------------------------------------------------------
+
+    async def _prepare(self, link: ServedConnection, request: Command, header: SendHeader, unit: Unit) -> Command:
+        """Store a half message, and return the answer."""
+        topic = await self._broker.writable_topic(header.topic)
+        queue = header.queue_id if header.queue_id >= 0 else min(topic.partitions)
+        self._broker.check_queue(topic, queue)
+        unique_id = unique_id_of(unit) or ""
+        immune = find(properties_of(unit), Name.CHECK_IMMUNITY_TIME_IN_SECONDS) or "0"
+        immune_s = min(int(immune), MAX_IMMUNE_S) if immune.isascii() and immune.isdigit() and len(immune) < 10 else 0
+        half = PreparedMessage(unique_id, header.topic, queue, header.producer_group, round(time.time() * 1000), immune_s)
+        halves = self._of(header.producer_group)
+        position = await halves.add(half, unit)
+        halves.follow()
+        number = self._broker.services.numbering.number(position)
+        physical = physical_offset(QueueName(halves.topic.name, PARTITION), number)
+        return result(request, offset_id(link.host, physical), queue, number, unique_id)
+
+    async def end(self, _: ServedConnection, request: Command) -> Command:
+        """Serve END_TRANSACTION."""
+        header = EndTransactionHeader.decode(request.ext)
+        outcome = _OUTCOMES.get(header.commit_or_rollback)
+        if outcome is None:
+            return request.answer()  # the producer does not know yet
+        position = self._broker.position(header.tran_state_table_offset)
+        unique_id = header.transaction_id or None
+        if not await self._of(header.producer_group).end(position, unique_id, header.producer_group, outcome):
+            text = f"group {header.producer_group} has no half message {header.tran_state_table_offset}"
+            raise CodedRefusal(text, Status.SYSTEM_ERROR)
+        return request.answer()
+
+    async def _commit(self, half: PreparedMessage, unit: Unit) -> None:
+        """Store a message in its own topic."""
+        topic = await self._broker.writable_topic(half.topic)
+        queue = half.queue if half.queue in topic.partitions else min(topic.partitions)
+        opened = await self._sends.open(topic, queue)
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_stored(outcome: Stored, _: int) -> None:
+            if outcome.problem is None:
+                stored.set_result(None)
+            else:
+                stored.set_exception(outcome.problem)
+
+        opened.publish([PendingSend([unit], on_stored)])
+        await stored
+
+    async def _bury(self, half: PreparedMessage, unit: Unit) -> None:
+        """Store a message as a dead letter whose transaction nobody has ended."""
+        letters = await self._broker.services.open_dead_letters()
+        reason = f"the transaction {half.id} of producer group {half.group} was neither committed nor rolled back"
+        failure = MessageFailure(0, Failure.REFUSED, reason)
+        receipt = await letters.send(0, letters.make(half.topic, [Message(unit.data)], [failure], NO_SOURCE))
+        if receipt.failures:
+            raise ClusterError(receipt.failures[0].reason)
+
+    def _check(self, group: str, waiting: OpenHalf, unit: Unit) -> bool:
+        """Ask one of the producers of a group how a transaction ends."""
+        links = self._broker.clients.producer_links(group)
+        if not links:
+            return False
+        link = links[waiting.checks % len(links)]
+        half, number = waiting.half, self._broker.services.numbering.number(waiting.position)
+        name = QueueName(self._of(group).topic.name, PARTITION)
+        base = physical_base(name, number)
+        place = RecordPlace(half.topic.encode(), half.queue, link.host, base, ADDED)
+        body, _ = encode_served([unit._replace(published_ms=half.stored_ms)], [number], place)
+        header = CheckTransactionHeader(
+            number,
+            base + number,
+            msg_id=half.id,
+            transaction_id=half.id,
+            offset_msg_id=offset_id(link.host, base + number),
+            topic=half.topic,
+        )
+        link.notify(Code.CHECK_TRANSACTION_STATE, header, body)
+        return True
+
+    async def close(self, deadline: float) -> None:
+        """End; what waits stays stored."""
+        self._is_closed = True
+        groups, self._groups = list(self._groups.values()), {}
+        await asyncio.gather(*(each.close(deadline) for each in groups), return_exceptions=True)
