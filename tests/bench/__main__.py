@@ -1,6 +1,6 @@
 """`make bench`: measures the figures of docs/explanation/benchmarks.md on this machine.
 
-python -m tests.bench            codec, overhead, ratios, bridge, latency, memory, clients, listener, tls and spark
+python -m tests.bench            codec, overhead, ratios, bridge, latency, memory, clients, listeners, tls and spark
 python -m tests.bench codec      encoding and decoding; takes seconds, needs no server
 python -m tests.bench overhead   CPU time per batch without encoding and decoding; takes a minute, needs no server
 python -m tests.bench ratios --write    CPU time relative to the Java bridge in the nine directions, for page and README
@@ -24,7 +24,21 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import bridge, bridge_page, clients, codec, latency, listener, memory, overhead, profile, ratios, spark, tls
+from tests.bench import (
+    bridge,
+    bridge_page,
+    clients,
+    codec,
+    latency,
+    listener,
+    memory,
+    overhead,
+    profile,
+    ratios,
+    rocketmq_listener,
+    spark,
+    tls,
+)
 from tests.bench.corpora import CORPORA, ORDINARY
 from tests.bench.ends import SEED
 from tests.bench.pages import chapters, machine, renew
@@ -94,6 +108,7 @@ CHAPTERS: dict[str, Callable[[argparse.Namespace], str]] = {
     "memory": lambda given: memory.chapter(seed=given.seed),
     "clients": lambda given: clients.table(given.rounds),
     "listener": lambda given: listener.table(given.rounds, given.messages, only=given.case),
+    "rocketmq-listener": lambda given: rocketmq_listener.table(given.rounds, given.messages, only=given.case),
     "tls": lambda given: tls.table(given.rounds, total=given.messages or tls.MESSAGES, only=given.direction),
     "spark": lambda given: spark.table(given.rounds, chosen=given.jobs, rows=given.rows),
 }

@@ -1,4 +1,4 @@
-"""A listener for Pulsar clients over an embedded log, in a process of its own: `python -m tests.bench.listener_process '{...}'`.
+"""A listener over an embedded log, in a process of its own: `python -m tests.bench.listener_process '{...}'`.
 
 Prints READY once it serves, and runs until it gets SIGTERM. `fill` messages are stored in `topic` before, without units.
 """
@@ -48,15 +48,16 @@ async def serve(given: dict[str, Any]) -> None:
     for topic in given.get("fill", ()):
         await fill(cluster, **topic)
     store = GroupStore(folder / "groups.db")
+    served = load_servers()[given.get("system", "pulsar")]
     settings = ListenerSettings(
         name="bench",
-        system="pulsar",
+        system=served.system,
         host=HOST,
         port=given["port"],
         web=None,
         advertise=None,
         cluster="store",
-        topics="persistent://public/default/{topic}",
+        topics=served.default_topics,
         owns_groups=True,
         group="{group}",
         parking="mqbridge-bench",
@@ -70,7 +71,7 @@ async def serve(given: dict[str, Any]) -> None:
         unacknowledged_bytes=given.get("unacknowledged_bytes", 256 << 20),
         unacknowledged_span=100_000,
     )
-    listener = Listener(settings, load_servers()["pulsar"], cluster, cluster, store, "bench")
+    listener = Listener(settings, served, cluster, cluster, store, "bench")
     listener.bind()
     await listener.start()
     stopped = asyncio.Event()
