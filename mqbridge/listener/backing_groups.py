@@ -124,6 +124,10 @@ class JoinedGroup:
         name = topic.partitions.get(partition)
         return None if name is None else self._member.feeds.get((topic.backing, name))
 
+    async def finish(self, deadline: float) -> None:
+        """Hand out nothing more in any partition, and wait for the consumers, until the deadline (loop time)."""
+        await asyncio.gather(*(feed.finish(deadline) for feed in self._member.feeds.values() if feed.is_held))
+
     def release(self) -> None:
         """Use the membership no longer; the group is left LINGER_S later."""
         self._release()

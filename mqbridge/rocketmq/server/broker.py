@@ -21,7 +21,7 @@ from mqbridge.rocketmq.mapping.served_records import RecordPlace, encode_served
 from mqbridge.rocketmq.mapping.unit_format import NAME
 from mqbridge.rocketmq.server.clients import Clients, ConsumerGroup
 from mqbridge.rocketmq.server.connection import ServedConnection
-from mqbridge.rocketmq.server.group_membership import BackingMembership
+from mqbridge.rocketmq.server.group_membership import BackingMembership, BackingMembershipState
 from mqbridge.rocketmq.server.physical_offsets import QueueName, block_ends, physical_base
 from mqbridge.rocketmq.server.refusals import CodedRefusal
 from mqbridge.rocketmq.server.topic_names import CLUSTER_NAME, RETRY_PREFIX, SYSTEM_TOPICS, is_made_by_listener, is_valid
@@ -219,9 +219,16 @@ class Broker:
             if not group.shared_topics:
                 return
             membership = self._memberships[group.name] = BackingMembership(
-                group.name, self.services, groups, partial(self._make_feed, group.name), partial(self._signal, group.name)
+                group.name, self.services, groups, partial(self._make_feed, group.name), partial(self._on_membership, group.name)
             )
         membership.want(group.shared_topics, group.consume_from)
+
+    def _on_membership(self, group: str) -> None:
+        """Wake those that wait for a queue of a group, and forget a membership that nobody wants any more."""
+        membership = self._memberships.get(group)
+        if membership is not None and membership.state is BackingMembershipState.OUT and group not in self.clients.consumers:
+            del self._memberships[group]
+        self._signal(group)
 
     def _make_feed(self, group: str, topic: ListenedTopic, partition: int) -> QueueFeed:
         services = self.services
@@ -341,6 +348,10 @@ class Broker:
             consumers=sum(len(group.members) for group in self.clients.consumers.values()),
             **self.totals,
         )
+
+    async def finish(self, deadline: float) -> None:
+        """Hand out nothing more, and wait until what clients have is committed, or until the deadline (loop time)."""
+        await asyncio.gather(*(membership.finish(deadline) for membership in self._memberships.values()))
 
     async def close(self) -> None:
         """End the memberships; the owner of the groups leaves them."""

@@ -63,11 +63,13 @@ class ServedConnection:
         patient: frozenset[int],
         on_change: "Callable[[ServedConnection, bool], None]",
         on_handled: "Callable[[ServedConnection], None]",
+        advertise: str | None = None,
     ) -> None:
         """`handlers` serve requests, by their code; those in `patient` limit their time themselves.
 
         `on_change` is called with True when the connection is made, and with False when it has ended; `on_handled` after the
-        requests that came together were handed to their handlers.
+        requests that came together were handed to their handlers. `advertise` is the address that clients are told, if it is not
+        the one that they have used.
         """
         self.state = ConnectionState.OPEN
         self.peer = "?"
@@ -76,12 +78,12 @@ class ServedConnection:
         self.version = 0
         """Version number that the client announces."""
         self.address = "?"
-        """Our own address of the connection, `host:port`."""
+        """The address at which clients find the broker, `host:port`."""
         self.host = host_of("0.0.0.0:0")
         """The same as records store it."""
         self.refused_requests = 0
         self._handlers, self._patient = handlers, patient
-        self._on_change, self._on_handled = on_change, on_handled
+        self._on_change, self._on_handled, self._advertise = on_change, on_handled, advertise
         self._endpoint: ServedEndpoint
         self._requests = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -95,7 +97,7 @@ class ServedConnection:
 
     def on_connected(self, endpoint: ServedEndpoint) -> None:
         """Begin; the port limits the time until the first request."""
-        self._endpoint, self.peer, self.address = endpoint, endpoint.peer, endpoint.local_address
+        self._endpoint, self.peer, self.address = endpoint, endpoint.peer, self._advertise or endpoint.local_address
         self.host = host_of(self.address)
         self._watch_idle()
         self._on_change(self, True)

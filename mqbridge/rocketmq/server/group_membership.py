@@ -170,6 +170,11 @@ class BackingMembership:
         """Return True if the topic of this name is one that the group is, or will be, joined for."""
         return topic in self._wanted
 
+    async def finish(self, deadline: float) -> None:
+        """Hand out nothing more, and wait until the clients have committed, or until the deadline (loop time)."""
+        if self._joined is not None:
+            await self._joined.finish(deadline)
+
     async def close(self) -> None:
         """End; the owner of the groups leaves them."""
         self._is_closed = True

@@ -27,6 +27,7 @@ from typing import NamedTuple
 from mqbridge.adapter.inbound import AnnouncesRelease, Inbound, InboundLane
 from mqbridge.errors import ClusterError, GapError, LaneRevoked, MqbridgeError
 from mqbridge.listener.internal_topic import InternalTopic
+from mqbridge.listener.keyed_locks import KeyedLocks
 from mqbridge.message import Batch, Message, Position, Unit
 from mqbridge.net.tasks import cancel, spawn
 
@@ -120,13 +121,19 @@ class HalfMessages:
         """The open half messages that this gateway has read, by id, oldest first."""
         self._ended: OrderedDict[str, None] = OrderedDict()
         """Ids of transactions that have ended, the oldest first."""
-        self._ending: dict[str, asyncio.Lock] = {}
+        self._ending = KeyedLocks[str]()
+        """Held while a transaction ends, by its id."""
         self._batches: deque[Batch] = deque()
         """Batches of the lane that are not acknowledged."""
         self._lane: InboundLane | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._checks: set[asyncio.Task[None]] = set()
         self._is_following = False
+
+    @property
+    def is_followed(self) -> bool:
+        """True if this gateway reads them whenever no other does."""
+        return self._is_following
 
     @property
     def topic(self) -> InternalTopic:
@@ -153,20 +160,15 @@ class HalfMessages:
         return True
 
     async def _end(self, half: PreparedMessage, unit: Unit, outcome: Outcome) -> None:
-        lock = self._ending.setdefault(half.id, asyncio.Lock())
-        try:
-            async with lock:
-                if half.id in self._ended:
-                    return
-                if outcome is Outcome.COMMIT:
-                    await self._commit(half, unit)
-                elif outcome is Outcome.DEAD:
-                    await self._bury(half, unit)
-                self._note_ended(half.id)
-                await self._topic.append([Message(b"", ((ENDED, half.id),))])
-        finally:
-            if not lock.locked():
-                self._ending.pop(half.id, None)
+        async with self._ending.hold(half.id):
+            if half.id in self._ended:
+                return
+            if outcome is Outcome.COMMIT:
+                await self._commit(half, unit)
+            elif outcome is Outcome.DEAD:
+                await self._bury(half, unit)
+            self._note_ended(half.id)
+            await self._topic.append([Message(b"", ((ENDED, half.id),))])
 
     def _note_ended(self, half_id: str) -> None:
         self._ended[half_id] = None

@@ -20,12 +20,8 @@ class Routes:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def _address(self, link: ServedConnection) -> str:
-        """Return the address at which a client finds the broker: the configured one, or the one that it has used."""
-        return self._broker.services.advertise or link.address
-
     def _broker_data(self, link: ServedConnection) -> BrokerData:
-        return BrokerData(self._broker.name, CLUSTER_NAME, {0: self._address(link)})
+        return BrokerData(self._broker.name, CLUSTER_NAME, {0: link.address})
 
     async def route(self, link: ServedConnection, request: Command) -> Command:
         """Serve GET_ROUTEINFO_BY_TOPIC."""

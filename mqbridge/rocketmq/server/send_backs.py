@@ -12,7 +12,7 @@ from mqbridge.listener.publisher import Stored
 from mqbridge.message import Unit
 from mqbridge.rocketmq.mapping.sent_units import unit_of_message
 from mqbridge.rocketmq.server.broker import Broker, queue_name
-from mqbridge.rocketmq.server.connection import ServedConnection
+from mqbridge.rocketmq.server.connection import ANSWER_S, ServedConnection
 from mqbridge.rocketmq.server.lookups import Found, Lookups
 from mqbridge.rocketmq.server.physical_offsets import physical_offset
 from mqbridge.rocketmq.server.refusals import CodedRefusal
@@ -97,7 +97,7 @@ class SendBacks:
             def on_stored(result: Stored, _: int) -> None:
                 _settle(stored, result.problem)
 
-            opened.publish([PendingSend([unit], on_stored)], due_ms)
+            opened.publish([PendingSend([unit], on_stored, asyncio.get_running_loop().time() + ANSWER_S)], due_ms)
         await stored
 
 

@@ -75,10 +75,16 @@ class SendState(Enum):
 
 
 class PendingSend(NamedTuple):
-    """Messages that wait to be stored, and what is called with the result and the index of their first message in it."""
+    """Messages that wait to be stored.
+
+    units     the messages
+    done      called with the result, and the index of their first message in it
+    deadline  loop time at which they are withdrawn, and answered as busy
+    """
 
     units: Sequence[Unit]
     done: "Callable[[Stored, int], None]"
+    deadline: float
 
 
 class SendQueue:
@@ -151,7 +157,7 @@ class _Publishing:
     def __init__(self, publisher: Publisher, sends: Sequence[PendingSend]) -> None:
         self.publication: Publication | None = None
         self._publisher, self._sends = publisher, sends
-        self._timer = asyncio.get_running_loop().call_later(ANSWER_S, self._on_slow)
+        self._timer = asyncio.get_running_loop().call_at(min(send.deadline for send in sends), self._on_slow)
 
     def on_stored(self, stored: Stored) -> None:
         """Answer all sends, unless they were answered as busy."""
@@ -212,13 +218,14 @@ class SendRequests:
         except BaseException:
             self._end(link)
             raise
+        deadline = asyncio.get_running_loop().time() + ANSWER_S
         due_ms = None if is_batch else due_ms_of(header.properties.encode(), _now_ms())
         if due_ms is None:
             known = self._queues.get((header.topic, header.queue_id))
             if known is not None and known.is_open:
-                self._store(link, request, known, units)
+                self._store(link, request, known, units, deadline)
                 return None
-        return self._open_and_store(link, request, header, units, due_ms)
+        return self._open_and_store(link, request, header, units, due_ms, deadline)
 
     def _begin(self, link: ServedConnection) -> None:
         """Count a send that is not answered, and stop reading if there are many."""
@@ -307,14 +314,20 @@ class SendRequests:
             self._end(link)
 
     async def _open_and_store(
-        self, link: ServedConnection, request: Command, header: SendHeader, units: Sequence[Unit], due_ms: int | None
+        self,
+        link: ServedConnection,
+        request: Command,
+        header: SendHeader,
+        units: Sequence[Unit],
+        due_ms: int | None,
+        deadline: float,
     ) -> None:
         """Store messages once their queue is open, or park them until they are due."""
         try:
             topic = await self._broker.writable_topic(header.topic)
             queue = self._checked_queue(topic, header.queue_id)
             if due_ms is not None and self._broker.services.parking.is_supported:
-                self._park(link, request, topic, queue, units[0], due_ms)
+                self._park(link, request, topic, queue, units[0], due_ms, deadline)
                 return
             self._check_delay(due_ms)
             opened = await self.open(topic, queue)
@@ -322,10 +335,10 @@ class SendRequests:
             self._end(link)
             raise
         if due_ms is None:
-            self._store(link, request, opened, units)
+            self._store(link, request, opened, units, deadline)
         else:
             done = self._answering(link, request, opened, units)
-            opened.publish([PendingSend(units, done)], deliver_at=due_ms)
+            opened.publish([PendingSend(units, done, deadline)], deliver_at=due_ms)
 
     def _check_delay(self, due_ms: int | None) -> None:
         """Raise CodedRefusal for a delay if nothing can delay a message."""
@@ -366,9 +379,9 @@ class SendRequests:
         if not task.cancelled() and task.exception() is None:
             self._queues[key] = task.result()
 
-    def _store(self, link: ServedConnection, request: Command, queue: SendQueue, units: Sequence[Unit]) -> None:
+    def _store(self, link: ServedConnection, request: Command, queue: SendQueue, units: Sequence[Unit], deadline: float) -> None:
         done = self._answering(link, request, queue, units)
-        if queue.add(PendingSend(units, done), sum([len(unit.data) for unit in units])):
+        if queue.add(PendingSend(units, done, deadline), sum([len(unit.data) for unit in units])):
             if not self._to_flush:
                 asyncio.get_running_loop().call_soon(self._flush)
             self._to_flush.append(queue)
@@ -401,7 +414,16 @@ class SendRequests:
 
         return answer
 
-    def _park(self, link: ServedConnection, request: Command, topic: ListenedTopic, queue: int, unit: Unit, due_ms: int) -> None:
+    def _park(
+        self,
+        link: ServedConnection,
+        request: Command,
+        topic: ListenedTopic,
+        queue: int,
+        unit: Unit,
+        due_ms: int,
+        deadline: float,
+    ) -> None:
         """Store a delayed message where it waits, and answer it."""
         unique_id = unique_id_of(unit)
         waiting: list[asyncio.TimerHandle] = []
@@ -417,7 +439,7 @@ class SendRequests:
                 link.answer(request, result(request, offset_id(link.host, 0), queue, 0, unique_id))
 
         busy = ClusterError(f"nothing was stored within {ANSWER_S:g} s; the message may be stored all the same")
-        waiting.append(asyncio.get_running_loop().call_later(ANSWER_S, answer, busy))
+        waiting.append(asyncio.get_running_loop().call_at(deadline, answer, busy))
         self._broker.services.parking.deposit(topic, queue, unit, due_ms, answer)
 
     # --- the end ----------------------------------------------------------------------------------------------------------

@@ -108,7 +108,8 @@ class RocketMQServer:
 
     def make_session(self) -> ClientSession:
         """Make the session of a new connection."""
-        return ServedConnection(self._handlers, PATIENT, self._on_connection, self._on_handled)
+        advertise = self.broker.services.advertise
+        return ServedConnection(self._handlers, PATIENT, self._on_connection, self._on_handled, advertise)
 
     def _on_connection(self, connection: ServedConnection, is_open: bool) -> None:
         if is_open:
@@ -132,15 +133,19 @@ class RocketMQServer:
         self.broker.clients.start()
         self.pulls.start()
         self.sends.start()
+        self.transactions.start()
 
     async def drain(self, deadline: float) -> None:
         """Answer what is in flight, wait for commits, and close the connections."""
         self.broker.is_draining = True
+        await asyncio.gather(self._wait_answered(deadline), self.broker.finish(deadline))
+        await self.transactions.close(deadline)
+        await asyncio.gather(*(connection.close() for connection in list(self._connections)))
+
+    async def _wait_answered(self, deadline: float) -> None:
         loop = asyncio.get_running_loop()
         while self.sends.is_any_pending and loop.time() < deadline:  # noqa: ASYNC110 - of many
             await asyncio.sleep(DRAIN_CHECK_S)
-        await self.transactions.close(deadline)
-        await asyncio.gather(*(connection.close() for connection in list(self._connections)))
 
     async def close(self, deadline: float) -> None:
         """End what is left."""

@@ -8,12 +8,13 @@ from functools import partial
 
 from mqbridge.adapter.receipt import MessageFailure
 from mqbridge.errors import ClusterError, Failure, MqbridgeError
+from mqbridge.listener.internal_topic import InternalTopic
 from mqbridge.listener.publisher import Stored
 from mqbridge.message import NO_SOURCE, Message, Unit
-from mqbridge.net.tasks import spawn
+from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.mapping.served_records import RecordPlace, encode_served
 from mqbridge.rocketmq.server.broker import ADDED, Broker
-from mqbridge.rocketmq.server.connection import ServedConnection
+from mqbridge.rocketmq.server.connection import ANSWER_S, ServedConnection
 from mqbridge.rocketmq.server.half_messages import HalfMessages, OpenHalf, Outcome, PreparedMessage
 from mqbridge.rocketmq.server.physical_offsets import QueueName, physical_base, physical_offset
 from mqbridge.rocketmq.server.refusals import CodedRefusal
@@ -30,6 +31,10 @@ log = logging.getLogger(__name__)
 PARTITION = "half"
 """What stands for the partition of a topic of half messages in physical offsets."""
 _OUTCOMES = {COMMIT: Outcome.COMMIT, ROLLBACK: Outcome.ROLLBACK}
+LINGER_S = 5.0
+"""How long half messages are followed whose group has no producers any more: the end of a transaction may still come."""
+LOOK_S = 60.0
+"""Time between two looks for half messages that other gateways have stored."""
 MAX_IMMUNE_S = 86_400
 """Maximum time in which a producer does not want to be asked."""
 
@@ -42,34 +47,55 @@ class Transactions:
         self._groups: dict[str, HalfMessages] = {}
         """The half messages of producer groups that have used any, by group."""
         self._is_closed = False
+        self._looking: asyncio.Task[None] | None = None
         sends.prepare = self._prepare
         broker.on_producer_group = self._on_producer_group
 
     def _of(self, group: str) -> HalfMessages:
         """Return the half messages of a producer group."""
         if group not in self._groups:
-            digest = hashlib.sha256(group.encode()).hexdigest()[:16]
-            topic = self._broker.services.internal_topic(f"half-{digest}")
-            self._groups[group] = HalfMessages(topic, partial(self._check, group), self._commit, self._bury)
+            self._groups[group] = HalfMessages(self._topic_of(group), partial(self._check, group), self._commit, self._bury)
         return self._groups[group]
+
+    def start(self) -> None:
+        """Begin to look for half messages."""
+        self._looking = spawn(self.look_again_and_again(), "half messages of other gateways")
 
     def _on_producer_group(self, group: str, is_here: bool) -> None:
         """Follow the half messages of a group while it has producers here: others cannot be asked."""
         if is_here and not self._is_closed:
             spawn(self._follow_if_any(group), f"half messages of {group}")
-        elif group in self._groups:
-            spawn(self._groups[group].leave(), f"half messages of {group}")
+        elif not is_here and group in self._groups:
+            asyncio.get_running_loop().call_later(LINGER_S, self._leave, group)
+
+    def _leave(self, group: str) -> None:
+        """Leave the half messages of a group to other gateways, if it has no producers here any more."""
+        if group not in self._broker.clients.producers and (halves := self._groups.pop(group, None)) is not None:
+            spawn(halves.close(), f"half messages of {group}")
+
+    async def look_again_and_again(self) -> None:
+        """Follow the half messages of groups that another gateway has stored, and perhaps does not serve any more."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for group in list(self._broker.clients.producers):
+                await self._follow_if_any(group)
 
     async def _follow_if_any(self, group: str) -> None:
         """Follow the half messages of a group that has some, perhaps of another gateway."""
-        halves = self._of(group)
+        known = self._groups.get(group)
+        if known is not None and known.is_followed:
+            return
+        topic = self._topic_of(group) if known is None else known.topic
         try:
-            exists = await halves.topic.exists()
+            exists = await topic.exists()
         except MqbridgeError as error:
             log.info("whether group %s has half messages is not known now: %s", group, error)
             exists = False
         if exists and group in self._broker.clients.producers and not self._is_closed:
-            halves.follow()
+            self._of(group).follow()
+
+    def _topic_of(self, group: str) -> InternalTopic:
+        return self._broker.services.internal_topic(f"half-{hashlib.sha256(group.encode()).hexdigest()[:16]}")
 
     # --- half messages ----------------------------------------------------------------------------------------------------
 
@@ -115,7 +141,7 @@ class Transactions:
             else:
                 stored.set_exception(outcome.problem)
 
-        opened.publish([PendingSend([unit], on_stored)])
+        opened.publish([PendingSend([unit], on_stored, asyncio.get_running_loop().time() + ANSWER_S)])
         await stored
 
     async def _bury(self, half: PreparedMessage, unit: Unit) -> None:
@@ -152,5 +178,6 @@ class Transactions:
     async def close(self, deadline: float) -> None:
         """End; what waits stays stored."""
         self._is_closed = True
+        await cancel(self._looking)
         groups, self._groups = list(self._groups.values()), {}
         await asyncio.gather(*(each.close(deadline) for each in groups), return_exceptions=True)
