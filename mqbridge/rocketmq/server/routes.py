@@ -67,6 +67,10 @@ class Routes:
         """Serve GET_KV_CONFIG and GET_KVLIST_BY_NAMESPACE: there are none."""
         raise CodedRefusal("the name server keeps no settings", Status.QUERY_NOT_FOUND)
 
+    def delete_setting(self, _: ServedConnection, request: Command) -> Command:
+        """Serve DELETE_KV_CONFIG, by which tools end the deletion of a topic: there are no settings."""
+        return request.answer()
+
     def change_setting(self, _: ServedConnection, request: Command) -> Command:  # noqa: ARG002 - likewise
         """Refuse to change settings and permissions."""
         raise CodedRefusal(NO_SETTINGS, Status.NO_PERMISSION)

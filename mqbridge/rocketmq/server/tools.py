@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from dataclasses import replace
 
 from mqbridge import __version__
 from mqbridge.errors import ClusterError, ConnectionLost, Failure
@@ -175,7 +176,9 @@ class Tools:
 
     async def _create_group(self, _: ServedConnection, request: Command) -> Command:
         config = GroupConfig.decode(request.body)
-        if config != GroupConfig(config.name):
+        # The official tool sends these with other values than the defaults of brokers, unless it is told otherwise.
+        plain = replace(config, broadcast_enable=True, consume_from_min=True, slow_broker_id=1)
+        if plain != GroupConfig(config.name):
             raise _unsupported("groups have no settings of their own here: consumers bring theirs")
         return request.answer()  # it is made by the first of its members
 
@@ -337,6 +340,12 @@ class Tools:
             "runtime": f"{(time.time() * 1000 - self._started_ms) / 1000:.0f} s",
             "msgPutTotalTodayNow": str(counts.received_messages),
             "msgGetTotalTodayNow": str(counts.delivered_messages),
+            "sendThreadPoolQueueSize": "0",
+            "sendThreadPoolQueueHeadWaitTimeMills": "0",
+            "pullThreadPoolQueueSize": "0",
+            "pullThreadPoolQueueHeadWaitTimeMills": "0",
+            "pageCacheLockTimeMills": "0",
+            "earliestMessageTimeStamp": str(self._started_ms),
             "putTps": "0 0 0",
             "getTransferedTps": "0 0 0",
             "getTransferredTps": "0 0 0",
