@@ -11,6 +11,7 @@ from mqbridge.listener.feed import FeedLimits
 from mqbridge.listener.limits import UnacknowledgedBytes
 from mqbridge.listener.queue_feed import QueueFeed
 from mqbridge.message import Batch, Message, Partition, Position, Unit
+from tests.patience import PATIENCE_S
 
 FORMAT = "test.unit"
 PARTITION = Partition("log", "t", "0", 0)
@@ -226,7 +227,8 @@ class QueueBench:
 
     async def read(self, number: int, count: int = 100, max_bytes: int = 1 << 20, *, may_skip: bool = False) -> list[int]:
         """Pull, and return the numbers of the messages."""
-        return list((await self.feed.read(number, count, max_bytes, may_skip=may_skip)).numbers)
+        async with asyncio.timeout(PATIENCE_S):
+            return list((await self.feed.read(number, count, max_bytes, may_skip=may_skip)).numbers)
 
     async def close(self) -> None:
         await self.feed.detach()
