@@ -347,9 +347,7 @@ class QueueFeed:
         received = window[-1].end if window else self.next
         if received is None or number > received:
             return False
-        while (
-            window and window[0].count_before(number) == window[0].batch.count
-        ):  # its end may be behind numbers without messages
+        while window and window[0].count_before(number) == window[0].batch.count:  # behind its messages may be a hole
             whole = window.popleft()
             source.acknowledge(whole.batch, whole.batch.count)
             if whole is self._current:

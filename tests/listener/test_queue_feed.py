@@ -8,7 +8,7 @@ import pytest_asyncio
 
 from mqbridge.errors import ClusterError, Failure, LaneRevoked, LocalProtocolError
 from mqbridge.listener import queue_feed as queue_feed_module
-from mqbridge.listener.queue_feed import OutOfReach, QueueFeedState
+from mqbridge.listener.queue_feed import OutOfReach, QueueFeed, QueueFeedState
 from mqbridge.message import Batch
 from mqbridge.net.tasks import cancel, spawn
 from tests.listener.faulty import until
@@ -293,7 +293,8 @@ async def test_pulls_of_several_clients_get_different_messages(bench: QueueBench
     assert await first == [0, 1, 2]
     with pytest.raises(OutOfReach):
         await second
-    assert await asyncio.gather(pull(bench, 3), pull(bench, 6)) == [[3, 4, 5], [6, 7, 8]]
+    third, fourth = pull(bench, 3), pull(bench, 6)
+    assert (await third, await fourth) == ([3, 4, 5], [6, 7, 8])
 
 
 @pytest.mark.parametrize("is_committed", [False, True])
@@ -577,7 +578,7 @@ async def test_what_was_handed_out_may_be_committed_while_it_finishes(bench: Que
 
 @pytest.mark.parametrize("number", [0, 2, 7])
 async def test_a_move_begins_anew_at_the_position(bench: QueueBench, number: int) -> None:
-    lane, changes = bench.attach(), []
+    lane, changes = bench.attach(), list[QueueFeed]()
     await bench.read(0)
     await bench.read(3, 1)
     bench.feed.on_change = changes.append
