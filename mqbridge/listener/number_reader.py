@@ -9,7 +9,7 @@ from mqbridge.errors import ClusterError, GapError
 from mqbridge.listener.limits import UnacknowledgedBytes
 from mqbridge.listener.numbered import NumberedBatch, Slice
 from mqbridge.listener.sources import ReaderSource
-from mqbridge.message import Position
+from mqbridge.message import Batch, Position
 
 log = logging.getLogger(__name__)
 
@@ -68,21 +68,25 @@ class NumberReader:
         elif self._next != number:
             await self._source.seek(self._numbering.position(number))
             self._next = number
-        try:
-            batch = await self._source.receive()
-        except GapError as gap:
-            if gap.resume is None:
-                raise ClusterError(str(gap)) from gap
-            self.gaps += 1
-            log.warning("a client continues without lost messages of %s: %s", self._source.partition, gap)
-            await self._source.seek(gap.resume)
-            self._next = self._numbering.number(gap.resume)
-            batch = await self._source.receive()
+        batch = await self._receive_past_gaps(self._source)
         self._read = NumberedBatch(batch, self._numbering, self._format)
         self._next = self._read.end
         self._held_bytes = batch.held_bytes
         self._memory.add(self._held_bytes)
         return self._read.first
+
+    async def _receive_past_gaps(self, source: ReaderSource) -> Batch:
+        """Receive a batch, behind lost messages if there are some. Raises ClusterError."""
+        while True:
+            try:
+                return await source.receive()
+            except GapError as gap:
+                if gap.resume is None:
+                    raise ClusterError(str(gap)) from gap
+                self.gaps += 1
+                log.warning("a client continues without lost messages of %s: %s", source.partition, gap)
+                await source.seek(gap.resume)
+                self._next = self._numbering.number(gap.resume)
 
     def _let_go(self) -> None:
         self._read = None

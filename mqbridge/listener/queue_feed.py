@@ -90,10 +90,14 @@ class QueueFeed:
         self._moving = asyncio.Lock()
         """Held by a move."""
         self._changed = asyncio.Event()
-        """Set when the state, or what was committed, has changed."""
+        """Set when the state, or what was committed, has changed, and when the group was moved."""
         self._settled = asyncio.Event()
         """Set while everything that was handed out is committed."""
         self._settled.set()
+        self._handed_out = 0
+        """The number after the last message that was handed out, since the lane was attached or the group was moved."""
+        self._generation = 0
+        """Increases when the lane is given up, and when the group is moved: no pull that waits outlives that."""
 
     @property
     def is_held(self) -> bool:
@@ -145,7 +149,7 @@ class QueueFeed:
             return
         tasks = [self._loss_task, self._receiving]
         self._source = self._loss_task = self._receiving = None
-        self._forget()
+        self._forget_handed_out()
         self.committed = self.next = None
         self._set_state(QueueFeedState.UNHELD)
         others = [task for task in tasks if task is not asyncio.current_task()]
@@ -153,13 +157,18 @@ class QueueFeed:
         self._releases.add(release)
         release.add_done_callback(self._releases.discard)
 
-    def _forget(self) -> None:
-        """Forget all batches."""
+    def _forget_handed_out(self) -> None:
+        """Forget all batches, and what was handed out."""
+        self._forget_batches()
+        self._generation += 1
+        self._handed_out = 0
+        self._settled.set()
+
+    def _forget_batches(self) -> None:
         self._window.clear()
         self._current = None
         self._limits.unacknowledged.release(sum(self._held_bytes.values()))
         self._held_bytes.clear()
-        self._settled.set()
 
     def _fail(self, source: FeedSource, error: Exception) -> None:
         if self._source is source:
@@ -182,7 +191,9 @@ class QueueFeed:
         assert current is not None  # noqa: S101 - `is_ready`
         taken = current.cut(number, max_messages, max_bytes)
         self.next = taken.next
-        self._settled.clear()
+        if taken.numbers:
+            self._handed_out = max(self._handed_out, taken.numbers[-1] + 1)
+            self._settled.clear()
         if taken.next >= current.end:
             self._current = None
             self._drop_contents(current)
@@ -199,25 +210,25 @@ class QueueFeed:
         """Wait for messages from a number on, and hand them out; cancelling loses none.
 
         With `may_skip`, a first pull at what the group has consumed already gets what comes after that. Waits while the partition
-        is not held. Raises OutOfReach if a reader has to be asked, LaneRevoked if the partition is lost, and ClusterError.
+        is not held. Raises OutOfReach if a reader has to be asked, LaneRevoked if the partition is lost or given up, or the group
+        is moved in it, and ClusterError.
         """
         if self.next is not None and number < self.next and not (may_skip and self.next == self.committed):
             raise OutOfReach(f"{number} was handed out, or consumed before")
         async with self._reading:
             await self._wait_held()
-            source = self._source
-            if source is None:
-                raise LaneRevoked(f"partition {self.key.partition} was lost")
+            generation = self._generation
             if self.next is None:
-                await self._learn_begin(source)
+                await self._learn_begin(generation)
             if may_skip and self.next is not None and self.next == self.committed and number < self.next:
                 number = self.next
             if self.next is not None and number < self.next:
                 raise OutOfReach(f"{number} was handed out, or consumed before")
-            if self.next is not None and number - self.next > self._limits.span:
-                raise OutOfReach(f"{number} is far behind {self.next}")
             while self._current is None or self._current.end <= number:
-                await self._receive(source)
+                self._check_span(number)
+                await self._receive(generation)
+            if self.state is not QueueFeedState.HELD:
+                raise LaneRevoked(f"partition {self.key.partition} of topic {self.key.topic} is being given up")
             return self.take(max(number, self._current.first), max_messages, max_bytes)
 
     async def _wait_held(self) -> None:
@@ -225,24 +236,36 @@ class QueueFeed:
             self._changed.clear()
             await self._changed.wait()
 
-    async def _learn_begin(self, source: FeedSource) -> None:
+    async def _learn_begin(self, generation: int) -> None:
         begin = await self._find_begin()
-        if self._source is not source:
-            raise LaneRevoked(f"{source.partition} was lost")
+        self._source_of(generation)
         if self.next is None and begin is not None:
             self.committed = self.next = begin
 
-    async def _receive(self, source: FeedSource) -> None:
+    def _source_of(self, generation: int) -> FeedSource:
+        """Return the source that a pull reads. Raises LaneRevoked if it was lost, or moved."""
+        if self._source is None or self._generation != generation:
+            raise LaneRevoked(f"partition {self.key.partition} of topic {self.key.topic} was lost, or the group was moved in it")
+        return self._source
+
+    def _check_span(self, number: int) -> None:
+        """Raise OutOfReach if more would be skipped than may be uncommitted: there would be no room until somebody commits."""
+        if self.next is None or self.committed is None or number <= self.next:
+            return
+        if number - self.committed >= self._limits.span:
+            raise OutOfReach(f"{number} is far behind {self.next}")
+
+    async def _receive(self, generation: int) -> None:
         """Receive the next batch; the one before, if there is one, is skipped. Raises LaneRevoked, ClusterError."""
         skipped = self._current
         if skipped is not None:
             self._current, self.next = None, skipped.end
             self._drop_contents(skipped)
-        await self._wait_for_room(source)
-        batch = await self._received(source)
+        await self._wait_for_room(generation)
+        batch = await self._received(generation)
         numbered = NumberedBatch(batch, self._numbering, self._format)
         if self.next is not None and numbered.first < self.next:
-            self._begin_anew(source, numbered)
+            self._begin_anew(numbered)
         if self.committed is None:
             self.committed = numbered.first
         self.next = numbered.first if self.next is None else max(self.next, numbered.first)
@@ -251,29 +274,27 @@ class QueueFeed:
         self._held_bytes[numbered] = batch.held_bytes
         self._limits.unacknowledged.add(batch.held_bytes)
 
-    def _begin_anew(self, source: FeedSource, numbered: NumberedBatch) -> None:
+    def _begin_anew(self, numbered: NumberedBatch) -> None:
         """Take note that the source delivers again what it has delivered, perhaps at another connection.
 
         What was handed out stays so: pulls go on at their numbers, and the batches are committed by those that came now.
         """
-        log.info("group %s: %s is delivered again from %d on", self.key.group, source.partition, numbered.first)
-        self._forget()
+        log.info("group %s: %s is delivered again from %d on", self.key.group, numbered.batch.partition, numbered.first)
+        self._forget_batches()
         self.next = numbered.first
 
-    async def _received(self, source: FeedSource) -> Batch:
+    async def _received(self, generation: int) -> Batch:
         """Return the next batch. Raises LaneRevoked if the lane is lost or moved, and ClusterError."""
         async with self._moving:  # nothing is received while the group is moved
-            if self._source is not source:
-                raise LaneRevoked(f"{source.partition} was lost")
+            source = self._source_of(generation)
         if self._receiving is None:
             self._receiving = spawn(self._receive_past_gaps(source), f"pull of {source.partition}", log_errors=False)
             self._receiving.add_done_callback(mark_error_retrieved)
         receiving = self._receiving
         await asyncio.wait([receiving])  # it goes on if this pull ends
-        if self._receiving is receiving:
-            self._receiving = None
-        if receiving.cancelled() or self._source is not source:
+        if self._receiving is not receiving:
             raise LaneRevoked(f"{source.partition} was lost, or the group was moved in it")
+        self._receiving = None
         try:
             return receiving.result()
         except LaneRevoked:
@@ -292,19 +313,20 @@ class QueueFeed:
                 if gap.resume is None:
                     raise ClusterError(str(gap)) from gap
                 await self._settled.wait()  # a seek commits: what was handed out may not be lost by it
+                if self._source is not source:
+                    raise LaneRevoked(f"{source.partition} was lost") from gap
                 self.gaps += 1
                 log.warning("group %s continues without lost messages of %s: %s", self.key.group, source.partition, gap)
                 await source.seek(gap.resume)
 
-    async def _wait_for_room(self, source: FeedSource) -> None:
+    async def _wait_for_room(self, generation: int) -> None:
         """Wait until the limits permit to receive another batch. Raises LaneRevoked."""
         memory = self._limits.unacknowledged
         while not (self._span < self._limits.span and memory.may_read(sum(self._held_bytes.values()))):
             self._changed.clear()
             memory.wait(self._changed.set)
             await self._changed.wait()
-            if self._source is not source:
-                raise LaneRevoked(f"{source.partition} was lost")
+            self._source_of(generation)
 
     @property
     def _span(self) -> int:
@@ -325,7 +347,7 @@ class QueueFeed:
         received = window[-1].end if window else self.next
         if received is None or number > received:
             return False
-        while window and window[0].end <= number:
+        while window and window[0].count_before(number) == window[0].batch.count:  # behind its messages may be a hole
             whole = window.popleft()
             source.acknowledge(whole.batch, whole.batch.count)
             if whole is self._current:
@@ -335,7 +357,7 @@ class QueueFeed:
             source.acknowledge(window[0].batch, count)
         self.committed = number
         self.next = number if self.next is None else max(self.next, number)
-        if number >= self.next:
+        if number >= self._handed_out:
             self._settled.set()
         self._changed.set()
         return True
@@ -360,11 +382,17 @@ class QueueFeed:
             source = self._held_source()
             receiving, self._receiving = self._receiving, None
             await cancel(receiving)  # a batch that is received while the source moves could be of either side
-            await source.seek(position)
+            try:
+                await source.seek(position)
+            except BaseException:
+                if self._source is source and receiving is not None and not receiving.cancelled():
+                    self._receiving = receiving  # the lane is behind the batch that it has received
+                raise
             if self._held_source() is not source:
                 raise LaneRevoked(f"{source.partition} was released while the group was moved in it")
-            self._forget()
+            self._forget_handed_out()
             self.committed = self.next = self._numbering.number(position)
+            self._changed.set()
             self.on_change(self)
 
     def _held_source(self) -> FeedSource:
