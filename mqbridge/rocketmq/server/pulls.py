@@ -117,7 +117,7 @@ class QueuePull:
         self.used_at = asyncio.get_running_loop().time()
         if self.state is PullState.LOST and self.link.language not in LANGUAGES_WITHOUT_MOVE:
             return None
-        if not self.link.is_writable:
+        if not self.link.has_room:
             return None
         number, feed = header.queue_offset, self._find_feed()
         if feed is not None:
@@ -145,6 +145,9 @@ class QueuePull:
         try:
             async with limit:
                 found = await self._read(header)
+                if not self.link.has_room:
+                    del found  # there may be many such pulls
+                    found = await self._read_with_room(header)
         except TimeoutError:
             status, number = Status.PULL_NOT_FOUND, header.queue_offset
         except MovedError as moved:
@@ -192,6 +195,16 @@ class QueuePull:
             if not was_held or moved is None or self.link.language in LANGUAGES_WITHOUT_MOVE:
                 raise TimeoutError from revoked
             raise MovedError(moved) from revoked
+
+    async def _read_with_room(self, header: PullHeader) -> Slice:
+        """Read again once the client has read what was sent: one pull at a time, so that no others take the room."""
+        feed = self.feed
+        async with self.link.delivering:
+            await self.link.wait_for_room()
+            if feed is not None and self.feed is not feed:  # the lane was lost meanwhile
+                self.on_moved()
+                raise TimeoutError
+            return await self._read(header)
 
     async def _read_by_position(self, header: PullHeader) -> Slice:
         number = header.queue_offset
