@@ -1,5 +1,7 @@
 """Physical offsets: a number for each message, and back."""
 
+from itertools import pairwise
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -57,7 +59,7 @@ def test_runs_of_numbers_end_where_blocks_do(numbers: list[int]) -> None:
     runs = [numbers[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
     assert [number for run in runs for number in run] == numbers
     assert all(run[0] // BLOCK == run[-1] // BLOCK for run in runs)
-    assert all(first[-1] // BLOCK != second[0] // BLOCK for first, second in zip(runs, runs[1:], strict=False))
+    assert all(first[-1] // BLOCK != second[0] // BLOCK for first, second in pairwise(runs))
 
 
 def test_nothing_has_one_empty_run() -> None:
