@@ -274,12 +274,17 @@ class Endpoint(asyncio.Protocol):
         """Bytes that are sent and that the kernel has not taken yet."""
         return self._outbox_bytes + (0 if self._transport is None else self._transport.get_write_buffer_size())
 
+    @property
+    def has_room(self) -> bool:
+        """True if at most WRITE_HIGH_BYTES are queued now."""
+        return self.is_writable and self.queued_bytes <= WRITE_HIGH_BYTES
+
     async def wait_for_room(self) -> None:
         """Wait until at most WRITE_HIGH_BYTES are queued, or the connection has ended, however long: the caller limits the time.
 
         Any number of tasks may wait and then send: each checks the size again.
         """
-        while self.alive and (not self.is_writable or self.queued_bytes > WRITE_HIGH_BYTES):
+        while self.alive and not self.has_room:
             if self.is_writable:  # the transport notices only at the end of the iteration that its buffer is above the high mark
                 await asyncio.sleep(0)
             else:

@@ -92,6 +92,8 @@ class ServedConnection:
         self._forwarded: dict[int, asyncio.Future[Command]] = {}
         """Requests to the client that are not answered, by their number."""
         self._is_waiting_to_write = False
+        self.delivering = asyncio.Lock()
+        """Held by the pull that waits for room, and then reads what it delivers."""
 
     # --- the session ----------------------------------------------------------------------------------------------------
 
@@ -245,9 +247,9 @@ class ServedConnection:
     # --- limits ---------------------------------------------------------------------------------------------------------
 
     @property
-    def is_writable(self) -> bool:
+    def has_room(self) -> bool:
         """False while the client does not read what was sent."""
-        return self._endpoint.alive and self._endpoint.is_writable
+        return self._endpoint.alive and self._endpoint.has_room
 
     async def wait_for_room(self) -> None:
         """Wait until the client has read what was sent, or its connection has ended."""

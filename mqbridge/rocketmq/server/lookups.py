@@ -5,7 +5,8 @@ if it has not seen all.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from typing import NamedTuple
 
 from mqbridge.errors import ClusterError, MqbridgeError
@@ -114,24 +115,10 @@ class Lookups:
         topic = await self._broker.find_topic(header.topic)
         if topic is None:
             raise CodedRefusal(f"topic {header.topic} does not exist", Status.QUERY_NOT_FOUND)
-        wanted, key = min(max(1, header.max_num), MAX_FOUND), header.key
-        matches = _has_id(key) if header.unique_key else _has_key(key)
         found: list[Found] = []
-        problem = ""
         try:
             async with asyncio.timeout(SCAN_S):
-                for queue in sorted(topic.partitions):
-                    scanned = 0
-                    async for each in self._scan(topic, queue, header.begin_timestamp, header.end_timestamp):
-                        scanned += 1
-                        if matches(each.unit):
-                            found.append(each)
-                        if len(found) >= wanted or scanned >= MAX_SCANNED:
-                            break
-                    if scanned >= MAX_SCANNED:
-                        problem = f"only the first {MAX_SCANNED} messages of each queue were searched: name a shorter time"
-                    if len(found) >= wanted:
-                        break
+                problem = await self._search(topic, header, found)
         except TimeoutError:
             problem = f"the search has ended after {SCAN_S:g} s: name a shorter time"
         if not found:
@@ -140,7 +127,28 @@ class Lookups:
         result = QueryResult(newest, 0)
         return request.answer(Status.SUCCESS, result.encode(), self._encode(link, found), problem or None)
 
-    async def _scan(self, topic: ListenedTopic, queue: int, begin_ms: int, end_ms: int) -> AsyncIterator[Found]:
+    async def _search(self, topic: ListenedTopic, header: QueryHeader, found: list[Found]) -> str:
+        """Add the messages with a key to `found`; return why there may be more, or nothing. Raises ClusterError."""
+        wanted, size, problem = min(max(1, header.max_num), MAX_FOUND), 0, ""
+        matches = _has_id(header.key) if header.unique_key else _has_key(header.key)
+        for queue in sorted(topic.partitions):
+            scanned = 0
+            async with aclosing(self._scan(topic, queue, header.begin_timestamp, header.end_timestamp)) as scan:
+                async for each in scan:
+                    scanned += 1
+                    if matches(each.unit):
+                        size += len(each.unit.data)
+                        if found and size > MAX_FOUND_BYTES:
+                            return f"more messages exceed the {MAX_FOUND_BYTES} bytes of an answer: name a shorter time"
+                        found.append(each)
+                    if len(found) >= wanted:
+                        return problem
+                    if scanned >= MAX_SCANNED:
+                        problem = f"only the first {MAX_SCANNED} messages of each queue were searched: name a shorter time"
+                        break
+        return problem
+
+    async def _scan(self, topic: ListenedTopic, queue: int, begin_ms: int, end_ms: int) -> AsyncGenerator[Found, None]:
         """Yield the messages of a queue that were stored in this time, in order."""
         services = self._broker.services
         number_of = services.numbering.number
@@ -167,7 +175,7 @@ def _has_key(key: str) -> Callable[[Unit], bool]:
     encoded = key.encode()
 
     def matches(unit: Unit) -> bool:
-        if encoded not in unit.data:
+        if not encoded or encoded not in unit.data:
             return False
         properties = properties_of(unit)
         return key in (find(properties, Name.KEYS) or "").split(" ") or find(properties, Name.UNIQ_KEY) == key

@@ -11,7 +11,7 @@ changed its mind: then each is served by itself.
 
         pull              FREE -> WAITING, or answered at once;  LOST -> FREE, answered with PULL_OFFSET_MOVED
         (answered)        WAITING -> FREE
-        (lost, moved)     WAITING -> FREE, answered with PULL_OFFSET_MOVED;  FREE -> LOST
+        (lost, moved)     WAITING -> FREE, answered with PULL_OFFSET_MOVED (other languages: -> LOST);  FREE -> LOST
         (LOST_S pass)     LOST -> FREE: the client is sent RESET_CONSUMER_CLIENT_OFFSET
         (idle, end)       all -> CLOSED
 
@@ -103,7 +103,7 @@ class QueuePull:
         self._waiting: dict[asyncio.Timeout, None] = {}
         """The time limits of pulls that wait."""
         self._moves = 0
-        """Number of times that the group was moved in the queue."""
+        """Number of times that the lane was lost, or the group was moved in the queue."""
         self._readers: list[NumberReader] = []
         """Readers that no pull uses now, the one that was used last at the end."""
         self._first = self._next = 0
@@ -115,9 +115,9 @@ class QueuePull:
     def serve_at_once(self, request: Command, header: PullHeader, tags: frozenset[str]) -> Command | None:
         """Return the answer to a pull if there is one without waiting; otherwise None, and `serve` is called."""
         self.used_at = asyncio.get_running_loop().time()
-        if self.state is PullState.LOST and self.link.language not in LANGUAGES_WITHOUT_MOVE:
+        if self.state is PullState.LOST and self._can_move:
             return None
-        if not self.link.is_writable:
+        if not self.link.has_room:
             return None
         number, feed = header.queue_offset, self._find_feed()
         if feed is not None:
@@ -134,17 +134,22 @@ class QueuePull:
     async def serve(self, request: Command, header: PullHeader, tags: frozenset[str]) -> Command:
         """Return the answer to a pull. Raises ClusterError, RequestRefused."""
         await self.link.wait_for_room()
-        if self.state is PullState.LOST:
+        if self.state is PullState.LOST and self._can_move:
             committed = await self._broker.committed_number(self.key.group, self.topic, self.key.queue)
             if self.state is PullState.LOST:
                 self._set_free()
                 return self._nothing(request, Status.PULL_OFFSET_MOVED, header.queue_offset if committed is None else committed)
         self.used_at = asyncio.get_running_loop().time()
-        self.state, moves, limit = PullState.WAITING, self._moves, asyncio.timeout(self._hold_s(header))
+        if self.state is PullState.FREE:
+            self.state = PullState.WAITING
+        moves, limit = self._moves, asyncio.timeout(self._hold_s(header))
         self._waiting[limit] = None
         try:
             async with limit:
                 found = await self._read(header)
+                if not self.link.has_room:
+                    del found  # there may be many such pulls
+                    found = await self._read_with_room(header)
         except TimeoutError:
             status, number = Status.PULL_NOT_FOUND, header.queue_offset
         except MovedError as moved:
@@ -155,7 +160,7 @@ class QueuePull:
             del self._waiting[limit]
             if not self._waiting and self.state is PullState.WAITING:
                 self.state = PullState.FREE
-        if moves != self._moves and self.link.language not in LANGUAGES_WITHOUT_MOVE:
+        if moves != self._moves and self._can_move:
             committed = await self._broker.committed_number(self.key.group, self.topic, self.key.queue)
             status, number = Status.PULL_OFFSET_MOVED, number if committed is None else committed
         return self._nothing(request, status, number)
@@ -180,18 +185,19 @@ class QueuePull:
             await self._check_bounds(header, may_wait=True)
         elif not header.sys_flag & PullFlag.SUSPEND and not feed.is_ready(header.queue_offset):
             await self._check_bounds(header, may_wait=False)
-        was_held, self.feed = feed.is_held, feed
+        self.feed = feed
         try:
             return await feed.read(header.queue_offset, *_limits_of(header), may_skip=may_skip)
         except OutOfReach:
             return await self._read_by_position(header)
         except LaneRevoked as revoked:
-            if feed.is_held:  # the group was moved, see `on_moved`
-                raise TimeoutError from revoked
-            moved = await self._broker.committed_number(self.key.group, self.topic, self.key.queue)
-            if not was_held or moved is None or self.link.language in LANGUAGES_WITHOUT_MOVE:
-                raise TimeoutError from revoked
-            raise MovedError(moved) from revoked
+            raise TimeoutError from revoked  # see `on_lost` and `on_moved`
+
+    async def _read_with_room(self, header: PullHeader) -> Slice:
+        """Read again once the client has read what was sent: one pull at a time, so that no others take the room."""
+        async with self.link.delivering:
+            await self.link.wait_for_room()
+            return await self._read(header)
 
     async def _read_by_position(self, header: PullHeader) -> Slice:
         number = header.queue_offset
@@ -273,21 +279,24 @@ class QueuePull:
     def on_lost(self) -> None:
         """Take note that the lane which has served this client belongs to another gateway now."""
         self.feed = None
-        if self.state is not PullState.FREE:
-            return
-        self.state = PullState.LOST
-        wait_s = 0.0 if self.link.language in LANGUAGES_WITHOUT_MOVE else LOST_S
-        self._lost_timer = asyncio.get_running_loop().call_later(wait_s, self._start_telling)
+        self.on_moved()
 
     def on_moved(self) -> None:
-        """Take note that the group was moved in the queue."""
+        """Take note that the client is to go on elsewhere in the queue: answer the pulls that wait, or wait for the next one."""
         self._moves += 1
-        now = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
         for limit in self._waiting:
-            limit.reschedule(now)
-        if not self._waiting or self.link.language in LANGUAGES_WITHOUT_MOVE:
-            self.state = PullState.FREE
-            self.on_lost()
+            if not limit.expired():
+                limit.reschedule(loop.time())
+        if self.state in {PullState.LOST, PullState.CLOSED} or (self._waiting and self._can_move):
+            return
+        self.state = PullState.LOST
+        self._lost_timer = loop.call_later(LOST_S if self._can_move else 0.0, self._start_telling)
+
+    @property
+    def _can_move(self) -> bool:
+        """True if the client drops what it has of a queue when a pull is answered with PULL_OFFSET_MOVED."""
+        return self.link.language not in LANGUAGES_WITHOUT_MOVE
 
     def _start_telling(self) -> None:
         spawn(self._tell_lost(), f"loss of {self.key}")
@@ -307,7 +316,7 @@ class QueuePull:
                 tell_reset(self._broker, self.link, self.key.group, self.key.topic, {self.key.queue: committed})
 
     def _set_free(self) -> None:
-        self.state = PullState.FREE
+        self.state = PullState.WAITING if self._waiting else PullState.FREE
         if self._lost_timer is not None:
             self._lost_timer.cancel()
             self._lost_timer = None

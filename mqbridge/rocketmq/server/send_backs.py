@@ -16,7 +16,7 @@ from mqbridge.rocketmq.server.connection import ANSWER_S, ServedConnection
 from mqbridge.rocketmq.server.lookups import Found, Lookups
 from mqbridge.rocketmq.server.physical_offsets import physical_offset
 from mqbridge.rocketmq.server.refusals import CodedRefusal
-from mqbridge.rocketmq.server.sends import MAX_RETRIES, PendingSend, SendRequests
+from mqbridge.rocketmq.server.sends import MAX_RETRIES, PendingSend, SendRequests, check_properties
 from mqbridge.rocketmq.server.topic_names import dead_topic, is_of_group, retry_topic
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.delay_levels import delay_s, retry_level
@@ -47,6 +47,7 @@ class SendBacks:
         name = dead_topic(header.group) if is_dead else retry_topic(header.group)
         level = 0 if is_dead else header.delay_level or retry_level(times)
         properties = self._properties(link, found, content.properties, level)
+        check_properties(properties)
         again = unit_of_message(
             content.body,
             properties,

@@ -215,11 +215,11 @@ class SendRequests:
                 return self._prepare(link, request, header, self._single(header, request.body))
             header = self._redirected(header)
             units = self._batch(header, request.body) if is_batch else [self._single(header, request.body)]
+            due_ms = None if is_batch else due_ms_of(header.properties.encode(), _now_ms())
         except BaseException:
             self._end(link)
             raise
         deadline = asyncio.get_running_loop().time() + ANSWER_S
-        due_ms = None if is_batch else due_ms_of(header.properties.encode(), _now_ms())
         if due_ms is None:
             known = self._queues.get((header.topic, header.queue_id))
             if known is not None and known.is_open:
@@ -262,12 +262,12 @@ class SendRequests:
 
     def _single(self, header: SendHeader, body: bytes) -> Unit:
         """Return the unit of a message. Raises CodedRefusal if no broker accepts it."""
-        properties = header.properties.encode()
+        properties = self.with_id(header.properties.encode())
         self.check(body, properties)
         self._broker.count_received(1, len(body))
         return unit_of_message(
             body,
-            self.with_id(properties),
+            properties,
             flag=header.flag,
             sys_flag=header.sys_flag,
             born_ms=header.born_timestamp,
@@ -281,9 +281,7 @@ class SendRequests:
             raise CodedRefusal("the message has no body", Status.MESSAGE_ILLEGAL)
         if len(body) > limit:
             raise CodedRefusal(f"the body has {len(body)} bytes, and at most {limit} are accepted", Status.MESSAGE_ILLEGAL)
-        if len(properties) > MAX_BYTES:
-            problem = f"the properties have {len(properties)} bytes, and at most {MAX_BYTES} are accepted"
-            raise CodedRefusal(problem, Status.MESSAGE_ILLEGAL)
+        check_properties(properties)
 
     def with_id(self, properties: bytes) -> bytes:
         """Return a property string with a UNIQ_KEY: a broker makes one for a message without."""
@@ -303,6 +301,9 @@ class SendRequests:
         units = units_of_batch(body, header.born_timestamp)
         if not units:
             raise CodedRefusal("the batch has no messages", Status.MESSAGE_ILLEGAL)
+        if len(body) > MAX_BYTES:
+            for unit in units:
+                check_properties(properties_of(unit))
         self._broker.count_received(len(units), len(body))
         return units
 
@@ -451,6 +452,13 @@ class SendRequests:
                 del self._queues[key]
                 spawn(queue.close(), f"close of {key}")
         self.start()
+
+
+def check_properties(properties: bytes) -> None:
+    """Raise CodedRefusal for a property string that clients cannot read."""
+    if len(properties) > MAX_BYTES:
+        problem = f"the properties have {len(properties)} bytes, and at most {MAX_BYTES} are accepted"
+        raise CodedRefusal(problem, Status.MESSAGE_ILLEGAL)
 
 
 def properties_of(unit: Unit) -> bytes:
