@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,12 @@ from mqbridge.log.store.settings import LogSettings
 from tests.kit import rocketmq_remoting as remoting
 
 
-@pytest.fixture
-async def address(tmp_path: Path) -> AsyncIterator[str]:
-    """Serve an empty log to RocketMQ clients."""
-    cluster = LogCluster("store", LogSettings(path=str(tmp_path / "log.db")))
+@asynccontextmanager
+async def serving_log(folder: Path) -> AsyncIterator[tuple[LogCluster, str]]:
+    """Serve a log to RocketMQ clients; yield it, and the address for clients."""
+    cluster = LogCluster("store", LogSettings(path=str(folder / "log.db")))
     await cluster.connect()
-    store = GroupStore(tmp_path / "groups.db")
+    store = GroupStore(folder / "groups.db")
     settings = ListenerSettings(
         name="app", system="rocketmq", host="127.0.0.1", port=0, web=None, advertise=None, cluster="store", topics="{topic}",
         owns_groups=True, group="{group}", parking="mqbridge-app", create_partitions=1, manage=True, deduplicate=False,
@@ -29,10 +30,16 @@ async def address(tmp_path: Path) -> AsyncIterator[str]:
     listener = Listener(settings, load_servers()["rocketmq"], cluster, cluster, store, "me")
     listener.bind()
     await listener.start()
-    yield f"127.0.0.1:{listener.port.port}"
+    yield cluster, f"127.0.0.1:{listener.port.port}"
     await listener.close(asyncio.get_running_loop().time() + 5)
     await store.close()
     await cluster.close()
+
+
+@pytest.fixture
+async def address(tmp_path: Path) -> AsyncIterator[str]:
+    async with serving_log(tmp_path) as (_, at):
+        yield at
 
 
 async def route_status(address: str, topic: str) -> int:
@@ -49,8 +56,8 @@ async def test_a_dead_letter_topic_has_a_route_when_it_exists(address: str) -> N
     """Who reads dead letters waits for the route: with one, it would pull, and fail."""
     assert await route_status(address, "%DLQ%g") == remoting.TOPIC_NOT_EXIST
     fields = {
-        "a": "p", "b": "%DLQ%g", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_700_000_000_000, "h": 0, "i": "", "j": 0, "k": False,
-        "m": False,
+        "a": "p", "b": "%DLQ%g", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_700_000_000_000, "h": 0, "i": "", "j": 0,
+        "k": False, "m": False,
     }  # fmt: skip
     await asyncio.to_thread(remoting.call, address, remoting.SEND_MESSAGE_V2, fields, b"dead")
     assert await route_status(address, "%DLQ%g") == remoting.SUCCESS

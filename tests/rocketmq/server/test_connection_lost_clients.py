@@ -1,0 +1,51 @@
+"""Requests whose client closes its connection at once: they are done all the same."""
+
+import asyncio
+import json
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from mqbridge.log.adapter.cluster import LogCluster
+from tests.kit import rocketmq_remoting as remoting
+from tests.patience import PATIENCE_S
+from tests.rocketmq.server.test_routes_dead_letters import serving_log
+
+ONE_WAY = 2
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[tuple[LogCluster, str]]:
+    async with serving_log(tmp_path) as (cluster, address):
+        yield cluster, address
+
+
+def frame(code: int, fields: dict[str, str], body: bytes) -> bytes:
+    """Return a request that wants no answer."""
+    header = {"code": code, "language": "JAVA", "version": 479, "opaque": 1, "flag": ONE_WAY, "extFields": fields}
+    packed = json.dumps(header).encode()
+    return struct.pack(">II", 4 + len(packed) + len(body), len(packed)) + packed + body
+
+
+async def test_a_message_that_was_sent_one_way_is_stored(served: tuple[LogCluster, str]) -> None:
+    """The first message of a queue waits until the queue is open, and its client does not."""
+    cluster, address = served
+    host, _, port = address.rpartition(":")
+    fields = {
+        "a": "p", "b": "t", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1700000000000", "h": "0", "i": "", "j": "0",
+        "k": "false", "m": "false",
+    }  # fmt: skip
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(frame(remoting.SEND_MESSAGE_V2, fields, b"body"))
+    writer.close()
+    await writer.wait_closed()
+
+    async def stored() -> int:
+        described = await cluster.describe("t")
+        return 0 if described is None else sum(one.next[0] for one in (await cluster.bounds("t")).values())
+
+    async with asyncio.timeout(PATIENCE_S):
+        while not await stored():
+            await asyncio.sleep(0.01)
