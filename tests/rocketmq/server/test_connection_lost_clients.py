@@ -1,8 +1,6 @@
 """Requests whose client closes its connection at once: they are done all the same."""
 
 import asyncio
-import json
-import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,22 +9,13 @@ import pytest
 from mqbridge.log.adapter.cluster import LogCluster
 from tests.kit import rocketmq_remoting as remoting
 from tests.patience import PATIENCE_S
-from tests.rocketmq.server.test_routes_dead_letters import serving_log
-
-ONE_WAY = 2
+from tests.rocketmq.server.log_serving import ONE_WAY, frame, serving_log
 
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[tuple[LogCluster, str]]:
     async with serving_log(tmp_path) as (cluster, address):
         yield cluster, address
-
-
-def frame(code: int, fields: dict[str, str], body: bytes) -> bytes:
-    """Return a request that wants no answer."""
-    header = {"code": code, "language": "JAVA", "version": 479, "opaque": 1, "flag": ONE_WAY, "extFields": fields}
-    packed = json.dumps(header).encode()
-    return struct.pack(">II", 4 + len(packed) + len(body), len(packed)) + packed + body
 
 
 async def test_a_message_that_was_sent_one_way_is_stored(served: tuple[LogCluster, str]) -> None:
@@ -38,7 +27,7 @@ async def test_a_message_that_was_sent_one_way_is_stored(served: tuple[LogCluste
         "k": "false", "m": "false",
     }  # fmt: skip
     _, writer = await asyncio.open_connection(host, int(port))
-    writer.write(frame(remoting.SEND_MESSAGE_V2, fields, b"body"))
+    writer.write(frame(remoting.SEND_MESSAGE_V2, fields, b"body", flag=ONE_WAY))
     writer.close()
     await writer.wait_closed()
 
