@@ -20,6 +20,7 @@ from tests.sdk.rocketmq import until
 from tests.sdk.rocketmq_listener import (
     GroupMember,
     MovedQueue,
+    OffsetSample,
     OffsetWatch,
     all_deliveries,
     backing_topic,
@@ -39,9 +40,11 @@ PULL = 32
 """Number of messages that clients pull at once."""
 SETTLED_S = 12.0
 """Time after which what a join or a kill has caused is over."""
-LEASE_S = 30.0
-"""A dead member of a group of RocketMQ is noticed as late as this."""
+MOVED_S = 120.0
+"""A broker of RocketMQ keeps the locks of a dead member for a minute."""
 LANGUAGES = ("java", "go", "cpp")
+KILLED = 1
+"""Index in `members` of the one whose listener is killed: the second that was started, at the first listener."""
 
 
 class RocketmqPods:
@@ -64,12 +67,24 @@ class RocketmqPods:
         self._stack.enter_context(member.program)
         self.members.append(member)
 
-    async def settled_moves(self, cause_index: int) -> list[MovedQueue]:
-        """Wait until queues have moved because of a cause, and for a while longer; return what became of them."""
-        cause = self.watch.samples[cause_index]
-        await until(lambda: judge_moves(all_deliveries(self.members), cause, now_us()), lambda: "no queue has moved", LEASE_S * 3)
+    def queues_of(self, member: GroupMember) -> set[int]:
+        """Return the queues of which the member got the last message."""
+        last = {each.partition: each.who for each in all_deliveries(self.members)}
+        return {queue for queue, who in last.items() if who == member.name}
+
+    async def settled_moves(self, cause: OffsetSample, least: set[int] | None = None) -> list[MovedQueue]:
+        """Wait until these queues, or any, have moved because of a cause, and for a while longer; return what became of all."""
+
+        def moves() -> list[MovedQueue]:
+            return judge_moves(all_deliveries(self.members), cause, now_us())
+
+        def have_moved() -> bool:
+            moved = {each.queue for each in moves()}
+            return bool(moved) if least is None else moved >= least
+
+        await until(have_moved, lambda: f"{least or 'any'} have not moved, but {moves()}", MOVED_S)
         await asyncio.sleep(SETTLED_S)
-        return judge_moves(all_deliveries(self.members), cause, now_us())
+        return moves()
 
 
 async def test_three_listeners_share_a_group(backing: Backing, tmp_path: Path, stack: AsyncExitStack) -> None:
@@ -86,15 +101,13 @@ async def test_three_listeners_share_a_group(backing: Backing, tmp_path: Path, s
     await pods.add(0)
     await until(lambda: all(len(member.seen()) > RATE for member in pods.members), producer.stderr)
 
-    joined = len(pods.watch.samples)
-    await pods.watch.sample()
+    joined = await pods.watch.sample()
     await pods.add(2)
     by_join = await pods.settled_moves(joined)
 
+    of_killed = pods.queues_of(pods.members[KILLED])
     pods.listeners[0].kill()
-    killed = len(pods.watch.samples)
-    await pods.watch.sample()
-    by_kill = await pods.settled_moves(killed)
+    by_kill = await pods.settled_moves(await pods.watch.sample(), of_killed)
     await asyncio.to_thread(pods.listeners[0].start)
 
     await asyncio.to_thread(producer.wait, 200)
