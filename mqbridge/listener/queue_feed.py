@@ -363,8 +363,10 @@ class QueueFeed:
         return True
 
     async def advance(self, position: Position) -> None:
-        """Commit everything before a position. Raises LaneRevoked, ClusterError."""
-        self._held_source()
+        """Commit everything before a position, which moves no group back. Raises LaneRevoked, ClusterError."""
+        source = self._held_source()
+        if self.committed is None:  # the lane is new here, and the client may still commit what it got before
+            await self._learn_begin(source)
         if not self.commit(self._numbering.number(position)):
             await self.seek(position)
 

@@ -57,6 +57,8 @@ class ListenerOptions(NamedTuple):
     deduplicate: bool = False
     create_partitions: int | None = 4
     unacknowledged_span: int = 10_000
+    parking: str = "mqbridge-app"
+    """Begin of the names of topics in which messages wait."""
 
 
 class ListenerProcess:
@@ -191,7 +193,7 @@ async def serve(settings: dict[str, Any]) -> None:
             topics=TOPICS[settings["serves"]],
             owns_groups=settings["owns_groups"],
             group=settings["group"],
-            parking="mqbridge-app",
+            parking=settings["parking"],
             create_partitions=settings["create_partitions"],
             manage=True,
             deduplicate=settings["deduplicate"],

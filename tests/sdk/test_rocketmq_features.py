@@ -42,7 +42,7 @@ class CreatedNames:
 
 def use(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """Run this text instead of a client."""
-    monkeypatch.setattr(programs, "_command", lambda _: (sys.executable, "-c", text))
+    monkeypatch.setattr(programs, "command_of", lambda _: (sys.executable, "-c", text))
 
 
 OPTIONS = """

@@ -49,7 +49,7 @@ class Broker:
         self.is_draining = False
         self.clients = Clients(self._on_group, self._on_producer)
         self.on_feed_changed: Callable[[str, str, str, bool], None] = lambda *_: None
-        """Called when this gateway gets or loses a queue of a group; `Pulls` sets this."""
+        """Called when this gateway gets or loses a queue of a group; the server sets this."""
         self.on_producer_group: Callable[[str, bool], None] = lambda *_: None
         """Called when a producer group gets its first member, or loses its last one; `Transactions` sets this."""
         self._memberships: dict[str, BackingMembership] = {}

@@ -5,6 +5,8 @@
 
         (violation, silence, end)  OPEN -> CLOSED
 
+A request is done even if its client is gone before: it may have been sent one way. Only pulls end with their connection.
+
 The listener sends requests of its own to clients, most of which are not answered. While too much waits to be stored, or too many
 requests run, nothing more is read from the client.
 """
@@ -18,10 +20,10 @@ from typing import Any
 
 from mqbridge.errors import ConnectionLost, PeerSilent, ProtocolError, RequestRefused
 from mqbridge.net.listen import ServedEndpoint
-from mqbridge.net.tasks import spawn
+from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.server.refusals import CodedRefusal, status_of, text_of
 from mqbridge.rocketmq.wire import command as frames
-from mqbridge.rocketmq.wire.codes import Status, request_name
+from mqbridge.rocketmq.wire.codes import Code, Status, request_name
 from mqbridge.rocketmq.wire.command import ONEWAY, Command
 from mqbridge.rocketmq.wire.headers.base import Header
 from mqbridge.rocketmq.wire.ids import parse_host
@@ -36,6 +38,8 @@ MAX_REQUESTS = 32_768
 """Maximum number of requests of a connection that are served at the same time: each queue of a client has one that waits."""
 MAX_FORWARDED = 100
 """Maximum number of requests to a client that are not answered."""
+WAITING_FOR_MESSAGES = frozenset({Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE})
+"""Requests that end with the connection of their client."""
 LANGUAGES_WITHOUT_MOVE = frozenset({"CPP", "PYTHON"})
 """Languages whose clients keep what they have when a pull is answered with PULL_OFFSET_MOVED."""
 
@@ -86,7 +90,8 @@ class ServedConnection:
         self._on_change, self._on_handled, self._advertise = on_change, on_handled, advertise
         self._endpoint: ServedEndpoint
         self._requests = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], int] = {}
+        """Tasks that serve requests, with the codes of these."""
         self._idle: asyncio.TimerHandle | None = None
         self._opaque = itertools.count(1)
         self._forwarded: dict[int, asyncio.Future[Command]] = {}
@@ -120,7 +125,7 @@ class ServedConnection:
         self.state = ConnectionState.CLOSED
         if self._idle is not None:
             self._idle.cancel()
-        for task in list(self._tasks):
+        for task in [task for task, code in self._tasks.items() if code in WAITING_FOR_MESSAGES]:
             task.cancel()
         for future in self._forwarded.values():
             if not future.done():
@@ -131,8 +136,9 @@ class ServedConnection:
         self._on_change(self, False)
 
     async def close(self) -> None:
-        """Close the connection once what was sent is written."""
+        """Close the connection once what was sent is written, and end its requests."""
         await self._endpoint.close()
+        await cancel(*self._tasks)
 
     def _watch_idle(self) -> None:
         self._idle = asyncio.get_running_loop().call_later(IDLE_S / 4, self._check_idle)
@@ -172,8 +178,8 @@ class ServedConnection:
     def _spawn(self, request: Command, served: Coroutine[Any, Any, Answer]) -> None:
         self._requests += 1
         task = spawn(self._serve(request, served), f"{request_name(request.code)} of {self.peer}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = request.code
+        task.add_done_callback(self._tasks.pop)
 
     async def _serve(self, request: Command, served: Coroutine[Any, Any, Answer]) -> None:
         try:

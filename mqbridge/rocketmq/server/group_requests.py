@@ -1,4 +1,8 @@
-"""Requests of clients about their groups: heartbeats, members, subscriptions, and locks of queues."""
+"""Requests of clients about their groups: heartbeats, members, subscriptions, and locks of queues.
+
+A client that consumes in order locks its queues before it pulls, and tries again 20 s later where it is refused. So a client that
+was refused because this gateway does not have a queue yet is told to share the queues anew when it has got one: then it locks.
+"""
 
 import asyncio
 from collections import defaultdict
@@ -12,7 +16,7 @@ from mqbridge.rocketmq.wire.bodies.groups import CheckClient, ConsumerList, Hear
 from mqbridge.rocketmq.wire.bodies.pop import POP, Assignment, AssignmentQuery, Assignments, MessageRequestMode
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.bodies.queue_locks import LockedQueues, LockRequest
-from mqbridge.rocketmq.wire.codes import Status
+from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers.groups import GroupHeader, UnregisterHeader
 from mqbridge.rocketmq.wire.tags import SQL92
@@ -29,6 +33,19 @@ class GroupRequests:
         self._broker = broker
         self._locks: dict[str, dict[Queue, tuple[str, float]]] = defaultdict(dict)
         """By group: which client has locked a queue, and until when (loop time)."""
+        self._refused: dict[str, set[ServedConnection]] = defaultdict(set)
+        """By group: the clients that could not lock a queue because it is not here."""
+        self._sweep: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to forget locks that have expired."""
+        self._sweep = asyncio.get_running_loop().call_later(LOCK_S, self._forget_expired)
+
+    def stop(self) -> None:
+        """End that."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
 
     def heartbeat(self, link: ServedConnection, request: Command) -> Command:
         """Serve HEART_BEAT."""
@@ -58,7 +75,7 @@ class GroupRequests:
 
     # --- locks ------------------------------------------------------------------------------------------------------------
 
-    def lock(self, _: ServedConnection, request: Command) -> Command:
+    def lock(self, link: ServedConnection, request: Command) -> Command:
         """Serve LOCK_BATCH_MQ: a queue that another gateway has cannot be locked here."""
         wanted = LockRequest.decode(request.body)
         now = asyncio.get_running_loop().time()
@@ -66,7 +83,9 @@ class GroupRequests:
         locked = []
         for queue in wanted.queues:
             owner, until = locks.get(queue, ("", 0.0))
-            if (owner in {"", wanted.client_id} or until <= now) and self._is_here(wanted.group, queue):
+            if not self._is_here(wanted.group, queue):
+                self._refused[wanted.group].add(link)
+            elif owner in {"", wanted.client_id} or until <= now:
                 locks[queue] = wanted.client_id, now + LOCK_S
                 locked.append(queue)
         return request.answer(body=LockedQueues(tuple(locked)).encode())
@@ -79,6 +98,11 @@ class GroupRequests:
         feed = None if topic is None else self._broker.feed_of(group, topic, queue.id)
         return feed is not None and feed.is_held
 
+    def on_queue_held(self, group: str) -> None:
+        """Let clients that were refused lock the queue that this gateway has got now."""
+        for link in self._refused.pop(group, ()):
+            link.notify(Code.NOTIFY_CONSUMER_IDS_CHANGED, GroupHeader(group))
+
     def unlock(self, _: ServedConnection, request: Command) -> Command:
         """Serve UNLOCK_BATCH_MQ."""
         wanted = LockRequest.decode(request.body)
@@ -90,14 +114,18 @@ class GroupRequests:
             del self._locks[wanted.group]
         return request.answer()
 
-    def sweep(self) -> None:
-        """Forget locks that have expired."""
+    def _forget_expired(self) -> None:
         now = asyncio.get_running_loop().time()
         for group, locks in list(self._locks.items()):
             for queue in [queue for queue, (_, until) in locks.items() if until <= now]:
                 del locks[queue]
             if not locks:
                 del self._locks[group]
+        for group, links in list(self._refused.items()):
+            self._refused[group] = {link for link in links if link.alive}
+            if not self._refused[group]:
+                del self._refused[group]
+        self.start()
 
     # --- assignments by the broker ------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from mqbridge.rocketmq.server.broker import Broker, topic_missing
 from mqbridge.rocketmq.server.connection import ServedConnection
 from mqbridge.rocketmq.server.refusals import CodedRefusal
 from mqbridge.rocketmq.server.support import NO_SETTINGS
-from mqbridge.rocketmq.server.topic_names import CLUSTER_NAME, REPLY_TOPIC, TEMPLATE_TOPIC, is_made_by_listener
+from mqbridge.rocketmq.server.topic_names import CLUSTER_NAME, DEAD_PREFIX, REPLY_TOPIC, TEMPLATE_TOPIC, is_made_by_listener
 from mqbridge.rocketmq.wire.bodies.routes import BrokerData, ClusterInfo, Perm, QueueData, RouteData, TopicList
 from mqbridge.rocketmq.wire.codes import STANDARD_JSON_VERSION, Status
 from mqbridge.rocketmq.wire.command import Command
@@ -44,7 +44,7 @@ class Routes:
         topic = await self._broker.find_topic(name)
         if topic is not None:
             return topic.count
-        if is_made_by_listener(name):  # it is created when it is needed, and clients look for it only now and then
+        if is_made_by_listener(name) and not name.startswith(DEAD_PREFIX):  # created when needed: clients seldom look again
             return 1
         raise topic_missing(name)
 

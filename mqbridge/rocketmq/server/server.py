@@ -52,7 +52,7 @@ class RocketMQServer:
         self.lookups = Lookups(self.broker)
         self.transactions = Transactions(self.broker, self.sends)
         self.group_requests = GroupRequests(self.broker)
-        self.broker.on_feed_changed = self.pulls.on_feed_changed
+        self.broker.on_feed_changed = self._on_feed_changed
         self._connections: set[ServedConnection] = set()
         self._refused = 0
         self._handlers = self._make_handlers()
@@ -121,6 +121,11 @@ class RocketMQServer:
         self.pulls.drop(connection)
         self.sends.drop(connection)
 
+    def _on_feed_changed(self, group: str, backing: str, partition: str, is_held: bool) -> None:
+        self.pulls.on_feed_changed(group, backing, partition, is_held)
+        if is_held:
+            self.group_requests.on_queue_held(group)
+
     def _on_handled(self, connection: ServedConnection) -> None:
         """Read nothing more from a client while too much waits to be stored."""
         in_flight = self.broker.services.in_flight
@@ -131,6 +136,7 @@ class RocketMQServer:
     async def start(self) -> None:
         """Begin to look for what is not used any more."""
         self.broker.clients.start()
+        self.group_requests.start()
         self.pulls.start()
         self.sends.start()
         self.transactions.start()
@@ -150,6 +156,7 @@ class RocketMQServer:
     async def close(self, deadline: float) -> None:
         """End what is left."""
         self.broker.clients.stop()
+        self.group_requests.stop()
         self.pulls.stop()
         self.sends.stop()
         await self.transactions.close(deadline)

@@ -110,7 +110,8 @@ class Transactions:
         half = PreparedMessage(unique_id, header.topic, queue, header.producer_group, round(time.time() * 1000), immune_s)
         halves = self._of(header.producer_group)
         position = await halves.add(half, unit)
-        halves.follow()
+        if link.alive:
+            halves.follow()
         number = self._broker.services.numbering.number(position)
         physical = physical_offset(QueueName(halves.topic.name, PARTITION), number)
         return result(request, offset_id(link.host, physical), queue, number, unique_id)

@@ -223,6 +223,16 @@ def test_maps_by_queue_are_written_as_standard_json() -> None:
     assert orjson.loads(body)
 
 
+def test_constants_in_heartbeats_of_cpp_clients_are_indexes() -> None:
+    consumer = b'{"consumeFromWhere":4,"consumeType":1,"groupName":"g","messageModel":0,"subscriptionDataSet":[]}'
+    (read,) = Heartbeat.decode(b'{"clientID":"c","consumerDataSet":[%s],"producerDataSet":[]}' % consumer).consumers
+    assert (read.consume_from, read.consume_type, read.message_model) == (
+        "CONSUME_FROM_FIRST_OFFSET", "CONSUME_PASSIVELY", "BROADCASTING",
+    )  # fmt: skip
+    with pytest.raises(RemoteProtocolError, match="2 is none of the 2 constants"):
+        Heartbeat.decode(b'{"clientID":"c","consumerDataSet":[%s]}' % consumer.replace(b'"messageModel":0', b'"messageModel":2'))
+
+
 def test_a_heartbeat_contains_tags_and_their_signed_hashes() -> None:
     body = Heartbeat("c", (), (ConsumerData("g", (SubscriptionData("t", "polygenelubricants||TagA"),)),)).encode()
     subscription_json = orjson.loads(body)["consumerDataSet"][0]["subscriptionDataSet"][0]

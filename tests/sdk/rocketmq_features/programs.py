@@ -64,7 +64,7 @@ async def outcome_of(
         await create_topic(f"{name}{suffix}", QUEUES)
     if known.retries and create_group is not None:
         await create_group(f"g_{name}")
-    command = await asyncio.to_thread(_command, language)
+    command = await asyncio.to_thread(command_of, language)
     with tempfile.TemporaryDirectory(prefix="mqbridge-feature-") as folder:
         options = {
             "name-servers": name_servers, "feature": feature, "topic": name, "group": f"g_{name}", "folder": folder,
@@ -98,7 +98,7 @@ async def wrong_outcomes(features: Iterable[str], language: str, name_servers: s
 
 
 @functools.cache
-def _command(language: str) -> Sequence[str]:
+def command_of(language: str) -> Sequence[str]:
     """Return the command that runs the programs of a language; build them if that is necessary."""
     if reason := missing(language):
         raise FeatureError(reason)

@@ -17,11 +17,31 @@ FROM_LAST = "CONSUME_FROM_LAST_OFFSET"
 FROM_FIRST = "CONSUME_FROM_FIRST_OFFSET"
 FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 """Values of `consume_from`: where a group without committed offsets starts. The timestamp is a setting of the client."""
+_CONSUME_TYPES = (ACTIVELY, PASSIVELY, POP)
+_MESSAGE_MODELS = (BROADCASTING, CLUSTERING)
+_CONSUME_FROM = (
+    FROM_LAST, "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST", "CONSUME_FROM_MIN_OFFSET", "CONSUME_FROM_MAX_OFFSET",
+    FROM_FIRST, FROM_TIMESTAMP,
+)  # fmt: skip
+"""The values in the order in which brokers declare them: C++ clients write the index of a value."""
 
 
 def _text_or(default: str) -> Codec:
     """Return the codec of a text that is `default` if it is empty, because Go clients write "" for the default."""
     return Codec(str, lambda value: as_text(value) or default, default)
+
+
+def _constant(names: tuple[str, ...], default: str) -> Codec:
+    """Return the codec of a constant, which may come as its index in `names`."""
+
+    def read(value: Any) -> str:
+        if isinstance(value, int) and not isinstance(value, bool):
+            if not 0 <= value < len(names):
+                raise ValueError(f"{value} is none of the {len(names)} constants {', '.join(names)}")
+            return names[value]
+        return as_text(value)
+
+    return Codec(str, read, default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +74,9 @@ class ConsumerData(Body):
 
     group: str = member("groupName")
     subscriptions: tuple[SubscriptionData, ...] = member("subscriptionDataSet")
-    consume_type: str = PASSIVELY
-    message_model: str = member("messageModel", CLUSTERING)
-    consume_from: str = member("consumeFromWhere", FROM_LAST)
+    consume_type: str = member("consumeType", PASSIVELY, codec=_constant(_CONSUME_TYPES, PASSIVELY))
+    message_model: str = member("messageModel", CLUSTERING, codec=_constant(_MESSAGE_MODELS, CLUSTERING))
+    consume_from: str = member("consumeFromWhere", FROM_LAST, codec=_constant(_CONSUME_FROM, FROM_LAST))
     unit_mode: bool = False
 
 
