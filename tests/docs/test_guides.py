@@ -88,9 +88,8 @@ def test_keeping_an_embedded_log_safe(tmp_path: Path) -> None:
 
 def test_keeping_a_rocketmq_sdk(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    _, checked, application, _, _ = run(
-        "docs/how-to/keep-your-rocketmq-sdk.md", tmp_path, {"127.0.0.1:9876": f"127.0.0.1:{port}"}
-    )
+    names = {"127.0.0.1:9876": f"127.0.0.1:{port}"}
+    _, checked, application, *_ = run("docs/how-to/keep-your-rocketmq-sdk.md", tmp_path, names)
     assert "can start" in checked
     lines = application.splitlines()
     assert [line for line in lines if line.startswith("customer-7 ")] == [f"customer-7 order {number}" for number in range(1, 11)]

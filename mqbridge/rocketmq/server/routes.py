@@ -71,6 +71,10 @@ class Routes:
         """Serve GET_KV_CONFIG and GET_KVLIST_BY_NAMESPACE: there are none."""
         raise CodedRefusal("the name server keeps no settings", Status.QUERY_NOT_FOUND)
 
+    def delete_setting(self, _: ServedConnection, request: Command) -> Command:
+        """Serve DELETE_KV_CONFIG: there are none. Tools send this for each topic that they delete, and expect success."""
+        return request.answer()
+
     def change_setting(self, _: ServedConnection, request: Command) -> Command:  # noqa: ARG002 - likewise
         """Refuse to change settings and permissions."""
         raise CodedRefusal(NO_SETTINGS, Status.NO_PERMISSION)

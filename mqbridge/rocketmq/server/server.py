@@ -94,7 +94,7 @@ class RocketMQServer:
             Code.GET_KV_CONFIG: routes.setting,
             Code.GET_KVLIST_BY_NAMESPACE: routes.setting,
             Code.PUT_KV_CONFIG: routes.change_setting,
-            Code.DELETE_KV_CONFIG: routes.change_setting,
+            Code.DELETE_KV_CONFIG: routes.delete_setting,
             Code.WIPE_WRITE_PERM_OF_BROKER: routes.change_setting,
             Code.ADD_WRITE_PERM_OF_BROKER: routes.change_setting,
             **tools.handlers(),

@@ -144,3 +144,9 @@ async def test_a_refused_feature_has_its_text_and_its_code(row: SupportRow, grou
         answer = await provoke(client)
     assert cell.text in (answer.remark or "")
     assert answer.code == getattr(Status, cell.code)
+
+
+async def test_tools_delete_the_settings_of_a_topic_that_has_none(tmp_path: Path) -> None:
+    async with asking(tmp_path) as client:
+        answer = await client.ask(Code.DELETE_KV_CONFIG)
+    assert answer.code == Status.SUCCESS
