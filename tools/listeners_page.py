@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from mqbridge.listener.support import Backing, Support, SupportRow
-from mqbridge.pulsar.server.support import BACKINGS, TABLE
+from mqbridge.pulsar.server import support as pulsar
+from mqbridge.rocketmq.server import support as rocketmq
 from tools.generated_page import DOCS, check_or_write
 
 PAGE = DOCS / "reference" / "listeners.md"
@@ -19,8 +20,8 @@ _BEGINNING = """\
 <!-- Written by `python -m tools.listeners_page --write` from the code. Do not edit. -->
 
 What an unmodified SDK can do at a listener, compared with a real server of its system. [What listeners
-promise](../explanation/listeners.md) has a page of its own, and [Keep your Pulsar SDK](../how-to/keep-your-pulsar-sdk.md)
-shows how to begin.
+promise](../explanation/listeners.md) has a page of its own; [Keep your Pulsar SDK](../how-to/keep-your-pulsar-sdk.md) and
+[Keep your RocketMQ SDK](../how-to/keep-your-rocketmq-sdk.md) show how to begin.
 
 - **native**: as a real server does it
 - **parked**: what waits is stored in topics of the listener meanwhile
@@ -31,15 +32,27 @@ A backing is a system and the mode of groups (`groups: own` or `groups: backing`
 """
 
 
+_ROCKETMQ = """\
+These are the SDKs of the remoting protocol, which have the address of a name server, of 4.x and 5.x and of every language. The
+gRPC SDKs of 5.x (apache/rocketmq-clients) connect to RocketMQ's Proxy, and not to a listener.
+"""
+
+
 def page() -> str:
     """Return the whole page."""
-    return "\n".join([_BEGINNING, *_section("Pulsar SDKs", BACKINGS, TABLE)]) + "\n"
+    sections = [
+        _section("Pulsar SDKs", "", pulsar.BACKINGS, pulsar.TABLE),
+        _section("RocketMQ SDKs", _ROCKETMQ, rocketmq.BACKINGS, rocketmq.TABLE),
+    ]
+    return "\n".join([_BEGINNING, "\n\n".join("\n".join(section) for section in sections)]) + "\n"
 
 
-def _section(title: str, backings: Sequence[Backing], rows: Sequence[SupportRow]) -> Iterator[str]:
-    """Yield the lines of one server: the table, and its notes."""
+def _section(title: str, text: str, backings: Sequence[Backing], rows: Sequence[SupportRow]) -> Iterator[str]:
+    """Yield the lines of one server: a text, the table, and its notes."""
     yield f"## {title}"
     yield ""
+    if text:
+        yield text
     yield "| feature | " + " | ".join(f"{backing.system}, {backing.groups}" for backing in backings) + " |"
     yield "|---" * (len(backings) + 1) + "|"
     notes: list[str] = []

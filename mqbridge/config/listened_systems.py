@@ -35,6 +35,14 @@ class ListenedSystem(Protocol):
     def default_topics(self) -> str:
         """The default of the template that names topics."""
 
+    @property
+    def groups_span_topics(self) -> bool:
+        """True if a group of clients may read several topics; False if it is one of a single topic."""
+
+    @property
+    def numbers_messages(self) -> bool:
+        """True if producers have names and number their messages, so that one which is sent again can be recognized."""
+
 
 class _InstalledSystems(Mapping[str, ListenedSystem]):
     """Systems by name; the registration of each is imported on first use."""

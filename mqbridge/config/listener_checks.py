@@ -50,6 +50,7 @@ def listener_errors(document: Document, systems: Mapping[str, ListenedSystem]) -
             for letters_path, letters in section(sends, "dead_letter", sends_path):
                 errors += unknown_cluster(document, letters_path, letters, cluster_names)
         errors += _system_errors(document, path, listener, systems)
+        errors += _client_errors(document, path, listener, systems)
         errors += _open_errors(document, path, listener, systems)
         if listener.get("groups") == "own" and data.get("state") is None:
             problem = "`groups: own` needs the top-level option `state`: this gateway keeps the groups beside that file"
@@ -77,11 +78,30 @@ def _system_errors(
         yield document.error((*path, "web"), f"a listener for {name} clients has no web address", "Remove it")
 
 
+def _client_errors(
+    document: Document, path: KeyPath, listener: Mapping[str, Any], systems: Mapping[str, ListenedSystem]
+) -> Iterator[ConfigError]:
+    """Yield an error for each option that the clients of the listener's system cannot use."""
+    if (system := _find(listener, systems)) is None:
+        return
+    if not system.numbers_messages:
+        for sends_path, sends in section(listener, "sends", path):
+            if _is_true(sends.get("deduplicate", False)):
+                problem = (
+                    f"producers of {system.system} do not number their messages, so one that is sent again cannot be recognized"
+                )
+                yield document.error((*sends_path, "deduplicate"), problem, "Remove it: a message may be stored twice")
+    group = listener.get("group")
+    if system.groups_span_topics and isinstance(group, str) and "{topic}" in group:
+        problem = f"a group of {system.system} clients reads several topics, and is one group in the cluster"
+        yield document.error((*path, "group"), problem, "Write {group} without {topic}")
+
+
 def _open_errors(
     document: Document, path: KeyPath, listener: Mapping[str, Any], systems: Mapping[str, ListenedSystem]
 ) -> Iterator[ConfigError]:
     """Yield an error for each address that other machines can reach, unless the listener is open."""
-    if _is_open(listener.get("open", False)):
+    if _is_true(listener.get("open", False), of_invalid=True):
         return
     for bound in _addresses(path, listener, systems):
         if not is_loopback(bound.host):
@@ -93,12 +113,12 @@ def _open_errors(
             )
 
 
-def _is_open(value: Any) -> bool:
-    """Return the value of the option `open`, which a variable gives as text; True for one that the models report."""
+def _is_true(value: Any, *, of_invalid: bool = False) -> bool:
+    """Return the value of a switch, which a variable gives as text; `of_invalid` for one that the models report."""
     try:
         return _BOOLEAN.validate_python(value)
     except ValidationError:
-        return True
+        return of_invalid
 
 
 def _address_errors(

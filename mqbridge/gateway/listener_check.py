@@ -12,9 +12,11 @@ from mqbridge.adapter.registry import Adapter
 from mqbridge.config.options.config import Config
 from mqbridge.config.options.listener import ListenerConfig, is_loopback
 from mqbridge.errors import MqbridgeError
-from mqbridge.gateway.listener_settings import SUBSCRIPTION_SYSTEM, settings_of
+from mqbridge.gateway.listener_settings import settings_of
 from mqbridge.gateway.listeners import group_store_path
-from mqbridge.listener.listener import ListenerSettings, reserved_topics
+from mqbridge.listener.listener import ListenerSettings, reserved_topics, unit_format_of
+from mqbridge.listener.parked import ALL_LEVELS
+from mqbridge.listener.parking import parking_name
 from mqbridge.listener.server import ServedSystem, load_servers
 from mqbridge.listener.topics import ListenedTopics, TopicTemplate
 
@@ -61,14 +63,16 @@ async def check_listener(
     settings = settings_of(config, system, uniform_groups=adapter.uniform_groups, dead_letter_names=names)
     found = ListenerFindings(f"{settings.host}:{settings.port}", config.web)
     found.warnings += _address_warnings(settings)
-    found.warnings += _group_warnings(config, adapter)
+    found.warnings += _group_warnings(config, system, adapter)
     found.errors += await _dead_letter_errors(settings, letters)
-    found.notes += _capability_notes(settings, cluster)
+    found.notes += _capability_notes(settings, system, cluster)
     if settings.owns_groups and whole.state is not None:
         found.notes.append(
             f"groups are kept in {group_store_path(whole.state)} by this gateway alone: another one would deliver all again"
         )
-    await _check_topics(found, settings, cluster)
+    await _check_topics(found, settings, system, cluster)
+    await _check_made_topics(found, settings, system, cluster)
+    await _check_parking(found, settings, system, cluster)
     return found
 
 
@@ -84,10 +88,10 @@ def _address_warnings(settings: ListenerSettings) -> Iterator[str]:
             yield f"everybody who can reach {host}:{port} may read and write all topics: listeners do not authenticate"
 
 
-def _group_warnings(config: ListenerConfig, adapter: Adapter) -> Iterator[str]:
+def _group_warnings(config: ListenerConfig, system: ServedSystem, adapter: Adapter) -> Iterator[str]:
     """Yield a warning if a group of clients in two topics would be one group with different topics in the cluster."""
     is_shared = config.group is not None and "{topic}" not in config.group
-    if config.groups == "backing" and is_shared and adapter.uniform_groups and config.system == SUBSCRIPTION_SYSTEM:
+    if config.groups == "backing" and is_shared and adapter.uniform_groups and not system.groups_span_topics:
         yield (
             f"the template `group: {config.group!r}` gives a subscription of two topics one {adapter.system} group, whose "
             "members must all read the same topics: use each subscription for one topic only, or write {group}-{topic}"
@@ -107,7 +111,7 @@ async def _dead_letter_errors(settings: ListenerSettings, cluster: Cluster) -> l
     return []
 
 
-def _capability_notes(settings: ListenerSettings, cluster: Cluster) -> Iterator[str]:
+def _capability_notes(settings: ListenerSettings, system: ServedSystem, cluster: Cluster) -> Iterator[str]:
     """Yield what clients are refused, or get differently, because of what the cluster can do."""
     capabilities = cluster.capabilities
     if not capabilities.list_topics:
@@ -119,14 +123,14 @@ def _capability_notes(settings: ListenerSettings, cluster: Cluster) -> Iterator[
     if cluster.operations is None:
         yield "the cluster gives no access to positions by time: starts and seeks to a time are refused"
     if not settings.owns_groups:
-        yield from _backing_group_notes(cluster)
+        yield from _backing_group_notes(system, cluster)
     if capabilities.max_message_bytes is not None:
         yield f"messages of at most {capabilities.max_message_bytes:,} bytes are accepted"
     if not capabilities.stable_positions:
         yield "a message that is delivered again may have another id"
 
 
-def _backing_group_notes(cluster: Cluster) -> Iterator[str]:
+def _backing_group_notes(system: ServedSystem, cluster: Cluster) -> Iterator[str]:
     """Yield what clients are refused because their groups are groups of the cluster."""
     operations = cluster.operations
     if operations is None:
@@ -134,16 +138,15 @@ def _backing_group_notes(cluster: Cluster) -> Iterator[str]:
     if not isinstance(operations, GroupRemover):
         yield "the cluster cannot delete groups: deleting them, and unsubscribing, is refused"
     supported = cluster.capabilities.sharing
-    if missing := [sharing.value for sharing in Sharing if sharing not in supported]:
+    if missing := [sharing.value for sharing in Sharing if sharing in system.sharing - supported]:
         yield (
             f"the cluster's groups share partitions as {', '.join(sorted(each.value for each in supported))} only: "
             f"{', '.join(missing)} works among the consumers of one gateway; several gateways divide the partitions among them"
         )
 
 
-async def _check_topics(found: ListenerFindings, settings: ListenerSettings, cluster: Cluster) -> None:
+async def _check_topics(found: ListenerFindings, settings: ListenerSettings, system: ServedSystem, cluster: Cluster) -> None:
     """Add what is found about the topics that exist, and about creating others."""
-    template = TopicTemplate(settings.topics)
     if settings.create_partitions is None:
         found.notes.append("topics must exist: clients cannot create them (create: false)")
     elif not cluster.capabilities.create_topics:
@@ -156,7 +159,7 @@ async def _check_topics(found: ListenerFindings, settings: ListenerSettings, clu
     if not cluster.capabilities.list_topics:
         return
     is_reserved = reserved_topics(settings, cluster)
-    topics = ListenedTopics(cluster, template, create_partitions=settings.create_partitions, is_reserved=is_reserved)
+    topics = _topics(settings, system, cluster)
     try:
         stored = sorted(await cluster.topics())
     except MqbridgeError as error:
@@ -174,6 +177,52 @@ async def _check_topics(found: ListenerFindings, settings: ListenerSettings, clu
                 found.warnings += await cluster.operations.warnings(name)
             except MqbridgeError as error:
                 found.warnings.append(f"the retention of topic {name} is not known: {error}")
+
+
+async def _check_made_topics(found: ListenerFindings, settings: ListenerSettings, system: ServedSystem, cluster: Cluster) -> None:
+    """Add a warning for each kind of topics that the listener cannot create when it needs them."""
+    rule, topics = cluster.capabilities.topic_name, _topics(settings, system, cluster)
+    for made in system.made_topics:
+        name = parking_name(rule, f"{settings.parking}-{made.name}") if made.is_internal else topics.backing_name(made.name)
+        if name is not None and (problem := await _creation_problem(name, cluster)) is not None:
+            found.warnings.append(f"topics such as {name} cannot be created: {made.without}: {problem}")
+
+
+async def _check_parking(found: ListenerFindings, settings: ListenerSettings, system: ServedSystem, cluster: Cluster) -> None:
+    """Add what is found about the topics in which messages wait, where the cluster does not delay them by itself."""
+    if cluster.capabilities.delay or unit_format_of(system) is None:
+        return
+    name = parking_name(cluster.capabilities.topic_name, f"{settings.parking}-{ALL_LEVELS[-1]}")
+    if (problem := await _creation_problem(name, cluster)) is not None:
+        found.warnings.append(f"topics such as {name} cannot be created: messages cannot wait for their time: {problem}")
+    elif cluster.operations is not None:
+        try:
+            warnings = await cluster.operations.warnings(name)
+        except MqbridgeError as error:
+            warnings = [f"its retention is not known: {error}"]
+        found.warnings += [f"messages wait up to {ALL_LEVELS[-1]} in topic {name}: {warning}" for warning in warnings]
+
+
+async def _creation_problem(name: str, cluster: Cluster) -> str | None:
+    """Return why a topic with one partition cannot be created; None if it can, or exists."""
+    if not cluster.capabilities.create_topics:
+        return None if await cluster.describe(name) is not None else "topics cannot be created in this cluster"
+    try:
+        await cluster.check_create(name, 1)
+    except MqbridgeError as error:
+        return str(error)
+    return None
+
+
+def _topics(settings: ListenerSettings, system: ServedSystem, cluster: Cluster) -> ListenedTopics:
+    """Return what knows by which names clients see topics."""
+    return ListenedTopics(
+        cluster,
+        TopicTemplate(settings.topics),
+        create_partitions=settings.create_partitions,
+        is_reserved=reserved_topics(settings, cluster),
+        fixed_names=system.fixed_names,
+    )
 
 
 def _named(names: list[str]) -> str:

@@ -7,9 +7,6 @@ from mqbridge.config.units import split_listen_address
 from mqbridge.listener.listener import ListenerSettings
 from mqbridge.listener.server import ServedSystem
 
-SUBSCRIPTION_SYSTEM = "pulsar"
-"""The system whose clients have groups (subscriptions) of single topics: one name may be used in several topics."""
-
 
 def settings_of(
     config: ListenerConfig, system: ServedSystem, *, uniform_groups: bool, dead_letter_names: NameRule
@@ -30,7 +27,7 @@ def settings_of(
         cluster=config.cluster,
         topics=config.topics or system.default_topics,
         owns_groups=config.groups == "own",
-        group=config.group or default_group(config.system, uniform_groups=uniform_groups),
+        group=config.group or default_group(system, uniform_groups=uniform_groups),
         parking=config.parking or f"mqbridge-{config.name}",
         create_partitions=config.create.partitions if isinstance(config.create, ListenerCreate) else None,
         manage=config.manage,
@@ -44,10 +41,10 @@ def settings_of(
     )
 
 
-def default_group(system: str, *, uniform_groups: bool) -> str:
+def default_group(system: ServedSystem, *, uniform_groups: bool) -> str:
     """Return the default of the template that names groups.
 
-    Clients of SUBSCRIPTION_SYSTEM use one name in several topics; where all members of a group must read the same topics, each
-    topic gets a group of its own.
+    Clients whose groups are of single topics use one name in several of them; where all members of a group must read the same
+    topics, each topic gets a group of its own.
     """
-    return "{group}-{topic}" if uniform_groups and system == SUBSCRIPTION_SYSTEM else "{group}"
+    return "{group}-{topic}" if uniform_groups and not system.groups_span_topics else "{group}"

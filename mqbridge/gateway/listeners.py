@@ -14,11 +14,13 @@ from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.registry import Adapter
 from mqbridge.config.options.config import Config
 from mqbridge.config.options.listener import ListenerConfig, is_loopback
+from mqbridge.config.problems import ConfigErrors
 from mqbridge.errors import ClusterError, ConfigError, MqbridgeError
+from mqbridge.gateway.clusters import make_clusters
 from mqbridge.gateway.listener_settings import settings_of
 from mqbridge.groups.store import GroupStore
 from mqbridge.listener.listener import Listener, ListenerState
-from mqbridge.listener.server import ServedSystem
+from mqbridge.listener.server import ServedSystem, load_servers
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.routes.closing import close_by_deadline
@@ -170,6 +172,36 @@ class ListenerRunner:
         )
 
 
+def check_numbers(config: ListenerConfig, system: ServedSystem, cluster: Cluster) -> None:
+    """Raise ConfigError if the clients of a listener need numbers that the messages of its cluster do not have."""
+    if system.needs_dense_numbers and not cluster.numbering.dense:
+        raise ConfigError(
+            f"clients of {system.system} number the messages of a queue one by one, and the positions of cluster "
+            f"{cluster.name!r} do not count messages",
+            path=f"listeners.{config.name}.cluster",
+            hint="Choose a cluster whose positions are offsets, such as one of RocketMQ or an embedded log",
+        )
+
+
+def check_listeners(
+    config: Config, adapters: Mapping[str, Adapter] | None = None, servers: Mapping[str, ServedSystem] | None = None
+) -> None:
+    """Raise ConfigErrors if a cluster cannot serve the clients of a listener; opens no connection.
+
+    `adapters` and `servers` None mean all that are installed.
+    """
+    servers = load_servers() if servers is None else servers
+    errors = []
+    for listener in config.listeners:
+        (cluster,) = make_clusters({listener.cluster: config.clusters[listener.cluster]}, adapters).values()
+        try:
+            check_numbers(listener, servers[listener.system], cluster)
+        except ConfigError as error:
+            errors.append(error)
+    if errors:
+        raise ConfigErrors(errors)
+
+
 def make_runner(
     config: ListenerConfig,
     whole: Config,
@@ -192,6 +224,7 @@ def make_runner(
             hint="Restart the gateway",
         )
     system, letters = servers[config.system], clusters[config.dead_letter_cluster]
+    check_numbers(config, system, clusters[config.cluster])
     settings = settings_of(
         config,
         system,

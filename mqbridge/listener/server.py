@@ -9,6 +9,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple, Protocol
 
+from mqbridge.adapter.inbound import Sharing
 from mqbridge.adapter.numbering import Numbering
 from mqbridge.delivery.deadletter import DeadLetters
 from mqbridge.errors import ConfigError
@@ -115,6 +116,19 @@ class ProtocolServer(Protocol):
         """Return details of producers and consumers for `/listeners`, as JSON."""
 
 
+class MadeTopic(NamedTuple):
+    """An example of topics that a listener creates when they are needed, also where its clients may create none.
+
+    name         the clients' name, or what follows `parking` in the name of an internal topic
+    without      what happens if it cannot be created
+    is_internal  True if clients do not see it
+    """
+
+    name: str
+    without: str
+    is_internal: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedSystem:
     """The registration of a server.
@@ -126,6 +140,12 @@ class ServedSystem:
     answers_in_order  True if producers are answered in the order of their sends
     make              makes the server
     fixed_names       names of topics for which the template does not count
+    made_topics       topics that the listener creates when they are needed
+    sharing           the ways in which clients of a group can share partitions
+
+    groups_span_topics   True if a group of clients may read several topics; False if it is one of a single topic
+    numbers_messages     True if producers have names and number their messages
+    needs_dense_numbers  True if clients need numbers that count the messages of a partition (`Numbering.dense`)
     """
 
     system: str
@@ -136,6 +156,11 @@ class ServedSystem:
     answers_in_order: bool
     make: Callable[[Services], ProtocolServer]
     fixed_names: FixedNames = NO_FIXED_NAMES
+    made_topics: tuple[MadeTopic, ...] = ()
+    sharing: frozenset[Sharing] = frozenset({Sharing.FAILOVER})
+    groups_span_topics: bool = False
+    numbers_messages: bool = False
+    needs_dense_numbers: bool = False
 
 
 ENTRY_POINT_GROUP = "mqbridge.listeners"

@@ -21,11 +21,13 @@ class _System:
     port: int
     web_port: int | None
     default_topics: str
+    groups_span_topics: bool = False
+    numbers_messages: bool = True
 
 
 SYSTEMS = {
     "pulsar": _System("pulsar", 6650, 8080, "persistent://public/default/{topic}"),
-    "plain": _System("plain", 9000, None, "{topic}"),
+    "plain": _System("plain", 9000, None, "{topic}", groups_span_topics=True, numbers_messages=False),
 }
 GOOD = """\
 clusters:
@@ -100,6 +102,11 @@ OWN = (
     "Set state: FILE (--state), or write groups: backing"
 )
 SPOOL = "a spool is not supported yet. Leave it out: a send is answered when the cluster has stored its messages"
+UNNUMBERED = (
+    "sends.deduplicate: producers of plain do not number their messages, so one that is sent again cannot be recognized. "
+    "Remove it: a message may be stored twice"
+)
+SPANNING = "group: a group of plain clients reads several topics, and is one group in the cluster. Write {group} without {topic}"
 ONE = [
     ("limit: {}", "limit: there is no such key here. Did you mean 'limits'?"),
     ("limits: {connection: 1}", "limits.connection: there is no such key here. Did you mean 'connections'?"),
@@ -137,6 +144,8 @@ CHANGED = [
     ("cluster: a", "cluster: c", "listeners[0].cluster: there is no cluster 'c'. Known: a, b"),
     ("    cluster: a\n", "", "listeners[0].cluster: is missing. The cluster that stores the messages"),
     ("system: pulsar", "system: plain\n    web: 127.0.0.1:1", "a listener for plain clients has no web address. Remove it"),
+    ("system: pulsar", "system: plain\n    sends: {deduplicate: 'yes'}", f"f.yaml:7: listeners[0].{UNNUMBERED}"),
+    ("system: pulsar", "system: plain\n    group: '{group}-{topic}'", f"f.yaml:7: listeners[0].{SPANNING}"),
 ]
 
 

@@ -86,6 +86,19 @@ def test_keeping_an_embedded_log_safe(tmp_path: Path) -> None:
     assert 0 < first == repaired == exported == intact < 1000
 
 
+def test_keeping_a_rocketmq_sdk(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    names = {"127.0.0.1:9876": f"127.0.0.1:{port}"}
+    _, checked, application, *_ = run("docs/how-to/keep-your-rocketmq-sdk.md", tmp_path, names)
+    assert "can start" in checked
+    lines = application.splitlines()
+    assert [line for line in lines if line.startswith("customer-7 ")] == [f"customer-7 order {number}" for number in range(1, 11)]
+    assert next(line.split() for line in lines if line.startswith("billing"))[2:4] == ["10", "10"], "the group has committed"
+    assert '"system":"rocketmq"' in application
+    assert '"received_messages":10,' in application
+    assert lines[-2].strip() == "order 10", "the log has the messages"
+
+
 @pytest.mark.cluster
 @pytest.mark.thorough
 def test_bridging_tubemq_to_pulsar(tmp_path: Path, tubemq: TubeMQ, pulsar: Pulsar) -> None:

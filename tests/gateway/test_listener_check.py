@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from mqbridge.adapter.registry import load_adapters
 from mqbridge.config.load import from_dict
 from mqbridge.gateway.clusters import connected_clusters
 from mqbridge.gateway.listener_check import ListenerFindings, check_listener
+from mqbridge.listener.server import MadeTopic
+from mqbridge.listener.topics import FixedNames
 from tests.gateway.world import ADAPTERS, World, fill, set_capabilities
 from tests.kit.line_server import SERVERS
 
@@ -80,7 +83,70 @@ async def test_one_group_of_several_topics_is_a_warning_where_groups_are_uniform
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ADAPTERS, "memory", replace(ADAPTERS["memory"], uniform_groups=True))
-    monkeypatch.setitem(SERVERS, "pulsar", replace(SERVERS["lines"], system="pulsar"))
-    (warning,) = (await findings(world, system="pulsar", group="app-{group}")).warnings
+    (warning,) = (await findings(world, group="app-{group}")).warnings
     assert "use each subscription for one topic only, or write {group}-{topic}" in warning
-    assert (await findings(world, system="pulsar")).warnings == []
+    assert (await findings(world)).warnings == []
+
+
+MADE = (
+    MadeTopic("again/g", "nothing comes again"),
+    MadeTopic("half-0", "transactions are refused", is_internal=True),
+)
+NAMES = FixedNames(lambda name: f"fixed-{name[6:]}" if name.startswith("again/") else None, lambda _: None)
+
+
+async def test_topics_that_the_listener_needs_and_cannot_create_are_warnings(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SERVERS, "lines", replace(SERVERS["lines"], made_topics=MADE, fixed_names=NAMES))
+    assert (await findings(world)).warnings == []
+    world.a.faults.create_error = "no permission"
+    found = await findings(world, create=False)
+    assert found.warnings == [
+        "topics such as fixed-g cannot be created: nothing comes again: no permission",
+        "topics such as mqbridge-app-half-0 cannot be created: transactions are refused: no permission",
+    ]
+    set_capabilities(monkeypatch, create_topics=False, delay=True)
+    fill(world.a, "fixed-g", 1, 0)
+    (warning,) = (await findings(world, create=False)).warnings
+    assert warning.startswith("topics such as mqbridge-app-half-0 cannot be created: transactions are refused: topics cannot be")
+
+
+async def test_topics_in_which_messages_wait_and_that_cannot_be_created_are_a_warning(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SERVERS, "pulsar", replace(SERVERS["lines"], system="pulsar"))  # units are known of this system only
+    world.a.faults.create_error = "no permission"
+    assert (await findings(world, system="pulsar", create=False)).warnings == [
+        "topics such as mqbridge-app-2h cannot be created: messages cannot wait for their time: no permission"
+    ]
+    set_capabilities(monkeypatch, delay=True)
+    assert (await findings(world, system="pulsar", create=False)).warnings == []
+
+
+async def test_a_retention_in_which_messages_may_not_wait_is_a_warning(tmp_path: Path) -> None:
+    def checked(retention: str) -> dict[str, Any]:
+        cluster = {"system": "log", "path": str(tmp_path / "log.db"), "retention": retention}
+        one = {"name": "app", "system": "rocketmq", "cluster": "store", "listen": "127.0.0.1:0"}
+        return {"clusters": {"store": cluster}, "listeners": [one], "http": {"enabled": False}}
+
+    async def warnings(retention: str) -> list[str]:
+        whole = from_dict(checked(retention))
+        async with connected_clusters(whole) as clusters:
+            return (await check_listener(whole.listeners[0], whole, clusters, load_adapters())).warnings
+
+    assert await warnings("7d") == []
+    (warning,) = await warnings("1h")
+    assert warning.startswith("messages wait up to 2h in topic mqbridge-app-2h: mqbridge-app-2h keeps messages for only 1 hours")
+
+
+async def test_a_listener_for_rocketmq_clients_says_nothing_of_subscriptions(tmp_path: Path) -> None:
+    cluster = {"system": "log", "path": str(tmp_path / "log.db")}
+    one = {"name": "app", "system": "rocketmq", "cluster": "store", "listen": "127.0.0.1:0"}
+    whole = from_dict({"clusters": {"store": cluster}, "listeners": [one], "http": {"enabled": False}})
+    async with connected_clusters(whole) as clusters:
+        await clusters["store"].create("%retry%g", 1)
+        found = await check_listener(whole.listeners[0], whole, clusters, load_adapters())
+    assert (found.errors, found.warnings) == ([], [])
+    assert not [note for note in found.notes if "share partitions" in note]
+    assert "clients see 1 topics: %RETRY%g" in found.notes

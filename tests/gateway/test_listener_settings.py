@@ -1,14 +1,16 @@
 """The settings of a listener: what depends on its name, its system and its cluster is filled in."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from mqbridge.adapter.names import ANY_NAME, NameRule
+from mqbridge.adapter.registry import load_adapters
 from mqbridge.config.options.listener import ListenerConfig
 from mqbridge.gateway.listener_settings import default_group, settings_of
 from mqbridge.listener.listener import ListenerSettings
+from mqbridge.listener.server import load_servers
 from mqbridge.tubemq.adapter.cluster import TOPIC_NAME
 from tests.kit.line_server import LINES
 
@@ -70,13 +72,17 @@ def test_every_option_is_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("system", "uniform", "template"),
-    [("pulsar", True, "{group}-{topic}"), ("pulsar", False, "{group}"), ("rocketmq", True, "{group}")],
+    ("spans", "uniform", "template"), [(False, True, "{group}-{topic}"), (False, False, "{group}"), (True, True, "{group}")]
 )
 def test_a_subscription_of_several_topics_is_several_groups_where_groups_are_uniform(
-    system: str, uniform: bool, template: str
+    spans: bool, uniform: bool, template: str
 ) -> None:
-    assert default_group(system, uniform_groups=uniform) == template
+    assert default_group(replace(LINES, groups_span_topics=spans), uniform_groups=uniform) == template
+
+
+@pytest.mark.parametrize(("system", "template"), [("pulsar", "{group}-{topic}"), ("rocketmq", "{group}")])
+def test_the_groups_of_each_system_over_rocketmq(system: str, template: str) -> None:
+    assert default_group(load_servers()[system], uniform_groups=load_adapters()["rocketmq"].uniform_groups) == template
 
 
 def test_the_default_dead_letter_topic_is_escaped_where_the_system_refuses_its_name() -> None:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,16 @@ import httpx
 import pytest
 import yaml
 
+from mqbridge.adapter.numbering import OffsetNumbering, PackedNumbering
 from mqbridge.config.load import from_dict
+from mqbridge.config.problems import ConfigErrors
 from mqbridge.errors import ClusterError, ConfigError, Failure
-from mqbridge.gateway.listeners import ListenerRunner, group_store_path
+from mqbridge.gateway.listeners import ListenerRunner, check_listeners, group_store_path
 from mqbridge.gateway.run import Gateway
 from mqbridge.gateway.run_result import RunResult
 from mqbridge.gateway.status_server import StatusServer
 from mqbridge.listener.listener import ListenerState
+from mqbridge.testing.memory.adapter.cluster import MemoryCluster
 from tests.gateway.world import ADAPTERS, World, fill, route, until
 from tests.kit.line_server import SERVERS, LineClient, LineServer
 from tests.patience import PATIENCE_S
@@ -288,6 +292,57 @@ async def test_own_groups_that_a_reload_brings_need_a_state_file_from_the_start(
             "Restart the gateway"
         )
         assert named(gateway).state is ListenerState.SERVING
+
+
+# --- numbers ------------------------------------------------------------------------------------------------------------
+
+NUMBERS = (
+    "listeners.app.cluster: clients of lines number the messages of a queue one by one, and the positions of cluster 'a' do not "
+    "count messages. Choose a cluster whose positions are offsets, such as one of RocketMQ or an embedded log"
+)
+
+
+@pytest.fixture
+def sparse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let clients need dense numbers, which cluster a does not have."""
+    monkeypatch.setitem(SERVERS, "lines", replace(SERVERS["lines"], needs_dense_numbers=True))
+    original = MemoryCluster.__init__
+
+    def changed(self: MemoryCluster, name: str, *arguments: Any) -> None:
+        original(self, name, *arguments)
+        self.numbering = PackedNumbering(1) if name == "a" else OffsetNumbering()
+
+    monkeypatch.setattr(MemoryCluster, "__init__", changed)
+
+
+@pytest.mark.usefixtures("sparse")
+async def test_a_cluster_whose_numbers_are_not_dense_ends_the_start(world: World) -> None:
+    config = from_dict(config_of(world, listener()), adapters=ADAPTERS, servers=SERVERS)
+    with pytest.raises(ConfigError) as caught:
+        await Gateway(config, ADAPTERS, servers=SERVERS).run()
+    assert str(caught.value) == NUMBERS
+
+
+@pytest.mark.usefixtures("sparse")
+async def test_a_reload_to_a_cluster_whose_numbers_are_not_dense_changes_nothing(world: World, file: Path) -> None:
+    config = config_of(world, listener(cluster="b"))
+    async with running(config, file) as gateway:
+        address, before = await serving(gateway), named(gateway)
+        config["listeners"] = [listener()]
+        assert (await reload(gateway, file, config))["problems"] == [NUMBERS]
+        assert gateway.listeners == [before]
+        client = await LineClient.connect(address)
+        assert await client.ask("hello") == "welcome"
+        await client.close()
+
+
+@pytest.mark.usefixtures("sparse")
+def test_a_cluster_whose_numbers_are_not_dense_is_found_without_a_connection(world: World) -> None:
+    config = from_dict(config_of(world, listener("good", "b"), listener(), listener("c")), adapters=ADAPTERS, servers=SERVERS)
+    world.a.connected.clear()
+    with pytest.raises(ConfigErrors) as caught:
+        check_listeners(config, ADAPTERS, SERVERS)
+    assert list(map(str, caught.value.errors)) == [NUMBERS, NUMBERS.replace("app", "c")]
 
 
 # --- what is shown ------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from mqbridge.adapter.inbound import Sharing
 from mqbridge.errors import ClusterError, ConnectionLost, MqbridgeError
 from mqbridge.listener.server import ServedSystem, ServerCounts, Services
 from mqbridge.net.listen import ServedEndpoint
@@ -116,6 +117,8 @@ LINES = ServedSystem(
     default_topics="lines/{topic}",
     answers_in_order=True,
     make=LineServer,
+    sharing=frozenset(Sharing),
+    numbers_messages=True,
 )
 SERVERS = {"lines": LINES}
 

@@ -50,6 +50,8 @@ def check(
 
     try:
         config = load(file)
+        if config.listeners:
+            _check_numbers(config)
         if connect and config.state is not None:  # without --connect, this need not be the gateway's machine
             check_folder(config.state)
     except ConfigError as error:
@@ -75,6 +77,13 @@ def check(
             counts += [_count(config.listeners, "listener")] if config.listeners else []
             print_note(f"{file}: no problems ({', '.join(counts)})")
     raise typer.Exit(exit_codes.CLUSTER if failed else exit_codes.OK)
+
+
+def _check_numbers(config: "Config") -> None:
+    """Raise ConfigErrors if a cluster cannot serve the clients of a listener. Without listeners, nothing of this is loaded."""
+    from mqbridge.gateway.listeners import check_listeners
+
+    check_listeners(config)
 
 
 def _problem_fields(error: ConfigError) -> dict[str, str]:

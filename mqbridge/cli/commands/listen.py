@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from mqbridge.config.options.config import Config
     from mqbridge.gateway.listeners import ListenerRunner
 
-SERVICE_URLS = {"pulsar": "pulsar://{address}"}
-"""How clients of a system write the address of a listener in their settings; other systems write HOST:PORT."""
+SETTINGS = {"pulsar": "service URL pulsar://{address}", "rocketmq": "name server {address}"}
+"""What clients of a system have in their settings for a listener; of others, it is the address."""
 WEB_URLS = {"pulsar": "http://{address}"}
 
 
@@ -25,7 +25,7 @@ def listen(
         str,
         typer.Argument(
             metavar="SYSTEM",
-            help="The system whose clients are served, such as pulsar.",
+            help="The system whose clients are served: pulsar or rocketmq.",
             autocompletion=completion.listened_systems,
         ),
     ],
@@ -84,11 +84,12 @@ def listen(
     For example:
 
         mqbridge listen pulsar --at rocketmq://127.0.0.1:9876
+        mqbridge listen rocketmq --at log:///tmp/orders.db --groups own --state /tmp/orders-state.db
         mqbridge listen pulsar --at log:///tmp/orders.db --groups own --state /tmp/orders-state.db --web 127.0.0.1:8080
 
     When clients can connect, it prints the address for their settings: `clients of pulsar can connect: service URL
-    pulsar://127.0.0.1:6650`. It runs until it is stopped, and logs as `mqbridge run` does; the log has the address of metrics and
-    health, too.
+    pulsar://127.0.0.1:6650`, or `clients of rocketmq can connect: name server 127.0.0.1:9876`. It runs until it is stopped, and
+    logs as `mqbridge run` does; the log has the address of metrics and health, too.
 
     The first Ctrl-C or SIGTERM sends clients away: what they have sent is stored and answered. The second quits at once.
 
@@ -138,8 +139,7 @@ def _configuration(cluster: str, system: str, settings: Any, listener: dict[str,
 def _print_addresses(runner: "ListenerRunner") -> None:
     """Print what clients need in their settings."""
     system = runner.config.system
-    template = SERVICE_URLS.get(system)
-    text = f"address {runner.address}" if template is None else f"service URL {template.format(address=runner.address)}"
+    text = SETTINGS.get(system, "address {address}").format(address=runner.address)
     if runner.web_address is not None:
         text += f", admin URL {WEB_URLS.get(system, '{address}').format(address=runner.web_address)}"
     print_note(f"clients of {system} can connect: {text}")

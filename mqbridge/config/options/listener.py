@@ -92,7 +92,7 @@ class ListenerSends(Options):
     deduplicate: bool = Field(
         default=False,
         description="Store a message once, although its producer sends it again: for producers that clients have named and that "
-        "number their messages.",
+        "number their messages, which those of RocketMQ do not.",
     )
     dead_letter: ListenerDeadLetter = Field(
         default=ListenerDeadLetter(),
@@ -132,11 +132,11 @@ class ListenerConfig(Options):
     """A listener: a server for unmodified clients of a system, whose messages are stored in any cluster."""
 
     name: Name = Field(description="The listener's name in metrics, logs and the state file; it must be unique.")
-    system: Name = Field(description="The system whose clients are served, such as `pulsar`.")
+    system: Name = Field(description="The system whose clients are served, `pulsar` or `rocketmq`.")
     listen: Address | None = Field(
         default=None,
-        description="Address to listen at, HOST:PORT. Null means 127.0.0.1 and the system's own port, 6650 for `pulsar`. Port 0 "
-        "selects a free port.",
+        description="Address to listen at, HOST:PORT. Null means 127.0.0.1 and the system's own port: 6650 for `pulsar`, 9876 "
+        "for `rocketmq`. Port 0 selects a free port.",
     )
     web: Address | None = Field(
         default=None,
@@ -164,7 +164,8 @@ class ListenerConfig(Options):
         default=None,
         description="How groups of clients are named in the cluster, with `groups: backing`: a template in which `{group}` is "
         "the client's group and `{topic}` the topic's name in the cluster. Null means `{group}`; for Pulsar clients "
-        "`{group}-{topic}` if all members of a group must read the same topics in the cluster's system (RocketMQ, TubeMQ).",
+        "`{group}-{topic}` if all members of a group must read the same topics in the cluster's system (RocketMQ, TubeMQ). "
+        "Groups of RocketMQ clients read several topics, so `{topic}` cannot be used for them.",
         examples=["{group}", "{group}-{topic}"],
     )
     parking: Name | None = Field(

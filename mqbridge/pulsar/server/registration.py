@@ -1,5 +1,6 @@
 """Registers the server with the gateway: `SERVER` is its entry point in `pyproject.toml`."""
 
+from mqbridge.adapter.inbound import Sharing
 from mqbridge.listener.server import ProtocolServer, ServedSystem, Services
 from mqbridge.pulsar.mapping.unit_format import FORMAT
 
@@ -18,4 +19,6 @@ SERVER = ServedSystem(
     default_topics="persistent://public/default/{topic}",
     answers_in_order=True,
     make=_make,
+    sharing=frozenset(Sharing),
+    numbers_messages=True,
 )

@@ -330,10 +330,12 @@ class Broker:
 
     # --- figures ----------------------------------------------------------------------------------------------------------
 
-    def count_delivered(self, messages: int, size: int) -> None:
-        """Count delivered messages."""
+    def count_delivered(self, topic: str, messages: int, size: int) -> None:
+        """Count delivered messages; those of a retry topic were delivered before."""
         self.totals["delivered_messages"] += messages
         self.totals["delivered_bytes"] += size
+        if topic.startswith(RETRY_PREFIX):
+            self.totals["redelivered_messages"] += messages
 
     def count_received(self, messages: int, size: int) -> None:
         """Count received messages."""

@@ -42,6 +42,8 @@ WAITING_FOR_MESSAGES = frozenset({Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE})
 """Requests that end with the connection of their client."""
 LANGUAGES_WITHOUT_MOVE = frozenset({"CPP", "PYTHON"})
 """Languages whose clients keep what they have when a pull is answered with PULL_OFFSET_MOVED."""
+NOTHING_THERE = frozenset({Status.QUERY_NOT_FOUND, Status.CONSUMER_NOT_ONLINE})
+"""Response codes that say that there is nothing yet, as each new group is told: such a request does not count as refused."""
 
 Answer = Command | None
 Served = Answer | Coroutine[Any, Any, Answer]
@@ -206,7 +208,8 @@ class ServedConnection:
             log.debug("%s of %s was refused: %s", request_name(request.code), self.peer, error)
         else:
             log.info("%s of %s failed: %s", request_name(request.code), self.peer, text_of(error))
-        self.refused_requests += 1
+        if status not in NOTHING_THERE:
+            self.refused_requests += 1
         self.answer(request, request.answer(status, remark=text_of(error)))
 
     def answer(self, request: Command, answer: Command) -> None:

@@ -240,7 +240,7 @@ class QueuePull:
             body, count = self._encode(units, found.numbers, tags)
         except RemoteProtocolError:
             body, count = self._encode_each(units, found.numbers, tags)
-        self._broker.count_delivered(count, len(body))
+        self._broker.count_delivered(self.key.topic, count, len(body))
         if not count:
             return self._nothing(request, Status.PULL_RETRY_IMMEDIATELY, found.next)
         return request.answer(Status.SUCCESS, self._result(found.next), body)

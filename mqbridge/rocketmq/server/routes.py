@@ -68,7 +68,7 @@ class Routes:
         raise CodedRefusal("the name server keeps no settings", Status.QUERY_NOT_FOUND)
 
     def delete_setting(self, _: ServedConnection, request: Command) -> Command:
-        """Serve DELETE_KV_CONFIG, by which tools end the deletion of a topic: there are no settings."""
+        """Serve DELETE_KV_CONFIG: there are none. Tools send this for each topic that they delete, and expect success."""
         return request.answer()
 
     def change_setting(self, _: ServedConnection, request: Command) -> Command:  # noqa: ARG002 - likewise

@@ -7,7 +7,7 @@ the message itself to the retry topic, with a delay.
 import asyncio
 import time
 
-from mqbridge.errors import ClusterError
+from mqbridge.errors import ClusterError, RemoteProtocolError
 from mqbridge.listener.publisher import Stored
 from mqbridge.message import Unit
 from mqbridge.rocketmq.mapping.sent_units import unit_of_message
@@ -21,7 +21,7 @@ from mqbridge.rocketmq.server.topic_names import dead_topic, is_of_group, retry_
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.delay_levels import delay_s, retry_level
 from mqbridge.rocketmq.wire.headers.groups import SendBackHeader
-from mqbridge.rocketmq.wire.ids import offset_id
+from mqbridge.rocketmq.wire.ids import offset_id, parse_offset_id
 from mqbridge.rocketmq.wire.neutral_record import read_neutral
 from mqbridge.rocketmq.wire.properties import Name, find, join, name_prefix
 from mqbridge.wire.text import encode_text
@@ -65,7 +65,7 @@ class SendBacks:
         names = [retry_topic(header.group)]
         if header.origin_topic is not None:
             names.insert(0, header.origin_topic)
-        unique_id = header.origin_msg_id
+        unique_id = None if _is_offset_id(header.origin_msg_id, header.offset) else header.origin_msg_id
         for name in names:
             try:
                 return await self._lookups.find(header.offset, name, unique_id)
@@ -100,6 +100,14 @@ class SendBacks:
 
             opened.publish([PendingSend([unit], on_stored, asyncio.get_running_loop().time() + ANSWER_S)], due_ms)
         await stored
+
+
+def _is_offset_id(message_id: str | None, offset: int) -> bool:
+    """Return True if an id says no more than this physical offset does: some clients send that instead of the unique id."""
+    try:
+        return message_id is not None and parse_offset_id(message_id)[1] == offset
+    except RemoteProtocolError:
+        return False
 
 
 def _settle(stored: "asyncio.Future[None]", error: ClusterError | None) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from mqbridge.config.options.config import Config
 from mqbridge.gateway import run
+from mqbridge.listener.server import load_servers
 from tests.cli.conftest import Invoke
 from tests.kit.line_server import SERVERS, LineClient
 from tests.patience import SERVER_PATIENCE_S
@@ -19,6 +20,7 @@ PROGRAM = """
 import sys
 from mqbridge.config import load
 from mqbridge.gateway import run
+from mqbridge.listener.server import load_servers
 from tests.kit.line_server import SERVERS
 load.load_listened_systems = lambda: SERVERS
 run.load_servers = lambda: SERVERS
@@ -32,6 +34,7 @@ main()
 def lines_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mqbridge.config.load.load_listened_systems", lambda: SERVERS)
     monkeypatch.setattr("mqbridge.gateway.run.load_servers", lambda: SERVERS)
+    monkeypatch.setattr("mqbridge.gateway.listeners.load_servers", lambda: SERVERS)
     monkeypatch.setattr("mqbridge.gateway.listener_check.load_servers", lambda: SERVERS)
 
 
@@ -187,3 +190,21 @@ def test_check_with_connect_says_what_would_be_refused(invoke: Invoke, with_list
         with_listener.read_text().replace("127.0.0.1:0", "0.0.0.0:0").replace("cluster: log", "cluster: log, open: true")
     )
     assert invoke("check", with_listener, "--connect", "--strict").code == 3
+
+
+@pytest.mark.parametrize(
+    "cluster", ["system: pulsar, service_url: 'pulsar://127.0.0.1:1'", "system: tubemq, masters: '127.0.0.1:1'"]
+)
+def test_check_refuses_a_cluster_whose_numbers_are_not_dense(
+    cluster: str, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqbridge.config.load.load_listened_systems", load_servers)
+    monkeypatch.setattr("mqbridge.gateway.listeners.load_servers", load_servers)
+    file = tmp_path / "listener.yaml"
+    for system, code in (("rocketmq", 2), ("pulsar", 0)):
+        file.write_text(f"clusters: {{c: {{{cluster}}}}}\nlisteners: [{{name: app, system: {system}, cluster: c}}]\n")
+        answer = invoke("check", file)
+        assert (answer.code, "listeners.app.cluster: clients of rocketmq number" in answer.err) == (code, code == 2)
+    file.write_text(file.read_text().replace("system: pulsar, cluster", "system: rocketmq, cluster"))
+    answer = invoke("check", file, "--connect", "--json")
+    assert (answer.code, [one["path"] for one in answer.json["problems"]]) == (2, ["listeners.app.cluster"])
