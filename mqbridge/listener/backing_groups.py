@@ -119,6 +119,11 @@ class JoinedGroup:
     def __init__(self, member: _Member, release: Callable[[], None], leave: Callable[[], Awaitable[None]]) -> None:
         self._member, self._release, self.leave = member, release, leave
 
+    @property
+    def is_over(self) -> bool:
+        """True if the group was left, because a topic of it was deleted, for example: join it anew."""
+        return self._member.leaving is not None
+
     def feed(self, topic: ListenedTopic, partition: int) -> GroupFeed | None:
         """Return the feed of a partition; None if this gateway has never held it."""
         name = topic.partitions.get(partition)

@@ -16,7 +16,7 @@ from mqbridge.listener.limits import LANE_BYTES, limited
 from mqbridge.listener.parking import RELEASE_WAIT_S, parking_name
 from mqbridge.message import Batch, Message, Position, Share
 from mqbridge.net.backoff import Backoff
-from mqbridge.net.tasks import cancel, spawn
+from mqbridge.net.tasks import cancel, mark_error_retrieved, spawn
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,8 @@ class InternalTopic:
         self._group = parking_name(cluster.capabilities.group_name, name)
         self._cluster, self._member = cluster, member
         self._outbound: Outbound | None = None
-        self._opening = asyncio.Lock()
+        self._opening: asyncio.Task[Outbound] | None = None
+        """The task that opens the outbound; it goes on if those that wait for it give up."""
         self._membership: SharedMembership | None = None
         self._joining: asyncio.Task[None] | None = None
 
@@ -58,12 +59,11 @@ class InternalTopic:
 
     async def append(self, messages: Sequence[Message]) -> Sequence[Position]:
         """Store messages, and return their positions. Raises ClusterError if one is not stored."""
-        async with self._opening:
-            if self._outbound is None:
-                await self.ensure()
-                async with limited(f"opening {self.name}"):
-                    self._outbound = await self._cluster.outbound(OutboundSpec(self.name, stamp_origin=False))
-            outbound = self._outbound
+        if self._outbound is None and self._opening is None:
+            self._opening = spawn(self._open(), f"opening of {self.name}", log_errors=False)
+            self._opening.add_done_callback(mark_error_retrieved)
+        outbound = self._outbound if self._opening is None else await asyncio.shield(self._opening)
+        assert outbound is not None  # noqa: S101 - one of the two is set
         try:
             async with asyncio.timeout(APPEND_S):
                 receipt = await outbound.send(0, Share(Batch.of(messages)))
@@ -77,6 +77,15 @@ class InternalTopic:
             failure = receipt.failures[0]
             raise ClusterError(f"{self.name}: {failure.reason}", failure.failure_kind)
         return receipt.positions
+
+    async def _open(self) -> Outbound:
+        try:
+            await self.ensure()
+            async with limited(f"opening {self.name}"):
+                self._outbound = await self._cluster.outbound(OutboundSpec(self.name, stamp_origin=False))
+        finally:
+            self._opening = None
+        return self._outbound
 
     async def _drop(self, outbound: Outbound) -> None:
         """Close an outbound that has failed; the next append opens another one."""
@@ -134,6 +143,8 @@ class InternalTopic:
             described = await self._cluster.describe(self.name)
             if described is None:
                 return None
+            if len(described.partitions) != 1:
+                raise ClusterError(f"{self.name} has {len(described.partitions)} partitions now, and not one")
             (partition,) = described.partitions
             bounds = (await self._cluster.bounds(self.name, partition))[partition]
             if not bounds.first <= position < bounds.next:
@@ -149,6 +160,7 @@ class InternalTopic:
     async def close(self, deadline: float | None = None) -> None:
         """Read no longer, and close the outbound."""
         await self.leave(deadline)
+        await cancel(self._opening)
         outbound, self._outbound = self._outbound, None
         if outbound is not None:
             await outbound.close(deadline)

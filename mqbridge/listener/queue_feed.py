@@ -364,9 +364,9 @@ class QueueFeed:
 
     async def advance(self, position: Position) -> None:
         """Commit everything before a position, which moves no group back. Raises LaneRevoked, ClusterError."""
-        source = self._held_source()
+        self._held_source()
         if self.committed is None:  # the lane is new here, and the client may still commit what it got before
-            await self._learn_begin(source)
+            await self._learn_begin(self._generation)
         if not self.commit(self._numbering.number(position)):
             await self.seek(position)
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from mqbridge.adapter.receipt import MessageFailure
@@ -50,6 +50,8 @@ class Broker:
         self.clients = Clients(self._on_group, self._on_producer)
         self.on_feed_changed: Callable[[str, str, str, bool], None] = lambda *_: None
         """Called when this gateway gets or loses a queue of a group; the server sets this."""
+        self.on_forgotten: Callable[[str], None] = lambda _: None
+        """Called when a topic was deleted, by its name; `SendRequests` sets this."""
         self.on_producer_group: Callable[[str, bool], None] = lambda *_: None
         """Called when a producer group gets its first member, or loses its last one; `Transactions` sets this."""
         self._memberships: dict[str, BackingMembership] = {}
@@ -59,9 +61,9 @@ class Broker:
         """Topics that were found, by name."""
         self._retry_tasks: dict[str, asyncio.Task[None]] = {}
         """Tasks that make the retry topics of groups."""
-        self._resets: dict[tuple[str, str, int], tuple[int, float]] = {}
-        """By group, topic in the cluster and queue: an offset to which the group was moved, and how long (loop time) commits at
-        others are ignored."""
+        self._resets: dict[tuple[ServedConnection, str, str, int], tuple[int, float]] = {}
+        """By client, group, topic in the cluster and queue: an offset to which the group was moved, and how long (loop time)
+        commits at others are ignored."""
         self.totals: Counter[str] = Counter()
         """Totals: messages and bytes received and delivered, and messages delivered again."""
 
@@ -111,8 +113,9 @@ class Broker:
         return self._topics.get(name)
 
     def forget_topic(self, name: str) -> None:
-        """Forget a topic that was deleted."""
+        """Forget a topic that was deleted, and what clients have open in it."""
         self._topics.pop(name, None)
+        self.on_forgotten(name)
 
     def check_queue(self, topic: ListenedTopic, queue: int) -> None:
         """Raise CodedRefusal if a topic has no such queue."""
@@ -280,22 +283,30 @@ class Broker:
         topic = self._topics.get(topic_name)
         if topic is None or queue not in topic.partitions:
             return
-        if self.is_being_reset(group, topic, queue, offset):
+        if self.is_being_reset(link, group, topic, queue, offset):
             return
         if (own := self.own_groups) is not None:
             own.commit(topic, queue, group, self.position(offset), backwards=False)
         elif self.is_shared(link, group, topic_name):
             self.commit_lane(group, topic, queue, offset)
 
-    def begin_reset(self, group: str, topic: ListenedTopic, targets: Mapping[int, int]) -> None:
-        """Ignore what clients of a group commit in these queues until they go on at these offsets, but for RESET_S at most."""
-        until = asyncio.get_running_loop().time() + RESET_S
-        for queue, target in targets.items():
-            self._resets[group, topic.backing, queue] = target, until
+    def begin_reset(self, link: ServedConnection, group: str, topic: ListenedTopic, queue: int, target: int) -> None:
+        """Ignore what a client commits in this queue until it goes on at this offset, but for RESET_S at most."""
+        self._resets[link, group, topic.backing, queue] = target, asyncio.get_running_loop().time() + RESET_S
 
-    def is_being_reset(self, group: str, topic: ListenedTopic, queue: int, offset: int) -> bool:
+    def end_reset(self, link: ServedConnection, group: str, topic: ListenedTopic, queue: int) -> None:
+        """End that, because the group was not moved."""
+        self._resets.pop((link, group, topic.backing, queue), None)
+
+    def drop(self, link: ServedConnection) -> None:
+        """Forget a connection that has ended."""
+        self.clients.drop(link)
+        for key in [key for key in self._resets if key[0] is link]:
+            del self._resets[key]
+
+    def is_being_reset(self, link: ServedConnection, group: str, topic: ListenedTopic, queue: int, offset: int) -> bool:
         """Return True if a commit at this offset comes from a client that does not know yet that the group was moved."""
-        key = group, topic.backing, queue
+        key = link, group, topic.backing, queue
         target, until = self._resets.get(key, (offset, 0.0))
         if key in self._resets and (offset == target or asyncio.get_running_loop().time() > until):
             del self._resets[key]

@@ -117,7 +117,7 @@ class BackingMembership:
             try:
                 wanted = self._wanted
                 topics = await self._find(wanted)
-                if topics.keys() != self._topics.keys():
+                if topics.keys() != self._topics.keys() or (self._joined is not None and self._joined.is_over):
                     await self._leave()
                     if topics:
                         await self._join(topics)

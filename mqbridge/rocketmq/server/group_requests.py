@@ -92,9 +92,11 @@ class GroupRequests:
 
     def _is_here(self, group: str, queue: Queue) -> bool:
         """Return True unless the queue is one of a group of the cluster, and not held here."""
+        topic = self._broker.known_topic(queue.topic)
+        if topic is None or queue.id not in topic.partitions:
+            return False
         if self._broker.own_groups is not None:
             return True
-        topic = self._broker.known_topic(queue.topic)
         feed = None if topic is None else self._broker.feed_of(group, topic, queue.id)
         return feed is not None and feed.is_held
 

@@ -171,11 +171,14 @@ class HalfMessages:
             await self._topic.append([Message(b"", ((ENDED, half.id),))])
 
     def _note_ended(self, half_id: str) -> None:
+        self._remember_ended(half_id)
+        self._open.pop(half_id, None)
+        self._acknowledge()
+
+    def _remember_ended(self, half_id: str) -> None:
         self._ended[half_id] = None
         if len(self._ended) > MAX_ENDED:
             self._ended.popitem(last=False)
-        self._open.pop(half_id, None)
-        self._acknowledge()
 
     # --- reading ----------------------------------------------------------------------------------------------------------
 
@@ -230,9 +233,10 @@ class HalfMessages:
         for message in messages:
             if ended := message.property_values(ENDED):
                 self._open.pop(ended[-1], None)
-                self._ended[ended[-1]] = None
+                self._remember_ended(ended[-1])
             elif (found := read_half(message)) is not None:
                 if found[0].id not in self._ended:
+                    self._open.pop(found[0].id, None)  # a client that got no answer sends it again, and the newest one counts
                     self._open[found[0].id] = OpenHalf(found[0], message.position)
             else:
                 log.warning("a message in %s is no half message, and is skipped", self._topic.name)
@@ -272,6 +276,8 @@ class HalfMessages:
                 waiting.checks += 1
         except MqbridgeError as error:
             log.warning("transaction %s of group %s cannot be checked now: %s", waiting.half.id, waiting.half.group, error)
+        except Exception:  # the others are checked all the same
+            log.exception("transaction %s of group %s cannot be checked now", waiting.half.id, waiting.half.group)
 
     async def close(self, deadline: float | None = None) -> None:
         """End; what waits stays stored."""

@@ -5,7 +5,8 @@ import logging
 
 from mqbridge.errors import MqbridgeError
 from mqbridge.listener.topics import ListenedTopic
-from mqbridge.net.tasks import spawn
+from mqbridge.message import Position
+from mqbridge.net.tasks import mark_error_retrieved, spawn
 from mqbridge.rocketmq.server.broker import Broker
 from mqbridge.rocketmq.server.connection import Served, ServedConnection
 from mqbridge.rocketmq.server.group_membership import YOUNG_MESSAGES
@@ -32,8 +33,8 @@ class Offsets:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._moves: dict[tuple[str, str], dict[int, int]] = {}
-        """Commits of groups that are not joined here, by group and topic, then by queue: the newest offset."""
+        self._moves: dict[tuple[str, str], tuple[dict[int, Position], asyncio.Task[None]]] = {}
+        """Commits of groups that are not joined here, by group and topic: the newest positions by queue, and what moves them."""
 
     # --- queues -----------------------------------------------------------------------------------------------------------
 
@@ -124,7 +125,7 @@ class Offsets:
         """Commit where this takes no request to the cluster; return False if it does."""
         broker = self._broker
         group, queue, offset = header.consumer_group, header.queue_id, header.commit_offset
-        if broker.is_being_reset(group, topic, queue, offset):
+        if broker.is_being_reset(link, group, topic, queue, offset):
             return True
         if (own := broker.own_groups) is not None:
             own.commit(topic, queue, group, broker.position(offset), backwards=True)
@@ -155,15 +156,18 @@ class Offsets:
     async def _move(self, group: str, topic: ListenedTopic, queue: int, offset: int) -> None:
         """Move a group of the cluster; the commits of a client for several queues are moved together."""
         key = group, topic.name
-        is_first = key not in self._moves
-        self._moves.setdefault(key, {})[queue] = offset
-        if is_first:
-            await asyncio.shield(spawn(self._move_all(key, topic), f"commit of {key}", log_errors=False))
+        position = self._broker.position(offset)
+        if key not in self._moves:
+            task = spawn(self._move_all(key, topic), f"commit of {key}", log_errors=False)
+            task.add_done_callback(mark_error_retrieved)
+            self._moves[key] = {}, task
+        positions, task = self._moves[key]
+        positions[queue] = position
+        await asyncio.shield(task)
 
     async def _move_all(self, key: tuple[str, str], topic: ListenedTopic) -> None:
-        await asyncio.sleep(0)
-        offsets = self._moves.pop(key)
-        positions = {queue: self._broker.position(offset) for queue, offset in offsets.items()}
+        await asyncio.sleep(0)  # so that commits which came together are moved together
+        positions, _ = self._moves.pop(key)
         try:
             await self._broker.services.groups.move(topic, key[0], positions)
         except MqbridgeError as error:

@@ -23,6 +23,7 @@ gateway keeps the groups itself: that moves no group.
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import NamedTuple
 
@@ -286,7 +287,7 @@ class QueuePull:
         self._moves += 1
         loop = asyncio.get_running_loop()
         for limit in self._waiting:
-            if not limit.expired():
+            with suppress(RuntimeError):  # it is over already
                 limit.reschedule(loop.time())
         if self.state in {PullState.LOST, PullState.CLOSED} or (self._waiting and self._can_move):
             return

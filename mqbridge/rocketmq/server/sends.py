@@ -93,8 +93,8 @@ class SendQueue:
     def __init__(self, broker: Broker, topic: ListenedTopic, queue: int) -> None:
         self.state = SendState.OPENING
         self.topic, self.queue = topic, queue
-        self.used_at = 0.0
-        """Loop time of the last send."""
+        self.used_at = asyncio.get_running_loop().time()
+        """Loop time of the last send, or of the opening."""
         self._broker = broker
         self._publisher: Publisher | None = None
         self._index = 0
@@ -138,8 +138,9 @@ class SendQueue:
         """Store messages, and call back with the result, or when it has taken too long."""
         publisher = self._publisher
         assert publisher is not None  # noqa: S101 - it is open
+        self.used_at = asyncio.get_running_loop().time()
         units = [unit for send in sends for unit in send.units]
-        publishing = _Publishing(publisher, sends)
+        publishing = _Publishing(self, publisher, sends)
         batch = batch_of_units(_FORMAT, units)
         publishing.publication = publisher.publish(self._index, batch, publishing.on_stored, deliver_at=deliver_at)
 
@@ -154,8 +155,9 @@ class SendQueue:
 class _Publishing:
     """One publication for several sends, which are answered once."""
 
-    def __init__(self, publisher: Publisher, sends: Sequence[PendingSend]) -> None:
+    def __init__(self, queue: SendQueue, publisher: Publisher, sends: Sequence[PendingSend]) -> None:
         self.publication: Publication | None = None
+        self._queue = queue
         self._publisher, self._sends = publisher, sends
         self._timer = asyncio.get_running_loop().call_at(min(send.deadline for send in sends), self._on_slow)
 
@@ -163,6 +165,11 @@ class _Publishing:
         """Answer all sends, unless they were answered as busy."""
         self._timer.cancel()
         sends, self._sends = self._sends, ()
+        problem = stored.problem
+        if problem is not None and problem.failure is Failure.REFUSED and len(sends) > 1 and self._queue.is_open:
+            for send in sends:  # only one of them may be refused, and some may be stored: each gets its own answer
+                self._queue.publish([send])
+            return
         first = 0
         for send in sends:
             send.done(stored, first)
@@ -188,8 +195,14 @@ class SendRequests:
         """Number of sends of a connection that are not answered."""
         self._ids = UniqueIds(b"\x7f\0\0\1", secrets.randbits(16), secrets.randbits(31), secrets.randbits(16))
         self._sweep: asyncio.TimerHandle | None = None
+        broker.on_forgotten = self._forget
         self.prepare: Callable[[ServedConnection, Command, SendHeader, Unit], Awaitable[Command]] | None = None
         """Stores a half message; `Transactions` sets this."""
+
+    def _forget(self, topic: str) -> None:
+        """Close the queues of a topic that was deleted."""
+        for key in [key for key in self._queues if key[0] == topic]:
+            spawn(self._queues.pop(key).close(), f"close of {key}")
 
     def start(self) -> None:
         """Begin to look for queues that nobody sends to."""
@@ -391,7 +404,10 @@ class SendRequests:
         """Store what all connections have sent in this iteration of the event loop."""
         queues, self._to_flush = self._to_flush, []
         for queue in queues:
-            queue.flush()
+            try:
+                queue.flush()
+            except Exception:  # the sends of the other queues go on; these are not answered, and their clients try again
+                log.exception("sends to %s/%d failed unexpectedly", queue.topic.name, queue.queue)
 
     # --- answers ----------------------------------------------------------------------------------------------------------
 

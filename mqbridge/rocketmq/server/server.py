@@ -117,7 +117,7 @@ class RocketMQServer:
             return
         self._connections.discard(connection)
         self._refused += connection.refused_requests
-        self.broker.clients.drop(connection)
+        self.broker.drop(connection)
         self.pulls.drop(connection)
         self.sends.drop(connection)
 

@@ -6,8 +6,9 @@ import time
 from dataclasses import replace
 
 from mqbridge import __version__
-from mqbridge.errors import ClusterError, ConnectionLost, Failure
+from mqbridge.errors import ClusterError, ConnectionLost, Failure, RequestRefused
 from mqbridge.listener.topics import ListenedTopic
+from mqbridge.net.tasks import spawn
 from mqbridge.rocketmq.server.broker import Broker
 from mqbridge.rocketmq.server.connection import ANSWER_S, Handler, ServedConnection
 from mqbridge.rocketmq.server.offsets import Offsets
@@ -297,14 +298,25 @@ class Tools:
                 target = await self._offsets.search_at(topic, queue, header.timestamp)
             if header.is_force or target <= committed.get(queue, target):
                 targets[queue] = target
-        positions = {queue: self._broker.position(target) for queue, target in targets.items()}
-        self._broker.begin_reset(header.group, topic, targets)
-        await self._broker.services.groups.move(topic, header.group, positions)
-        for pull in self._pulls.all_of(header.group, topic.name):
-            if pull.key.queue in targets:
-                pull.on_moved()
+        await asyncio.shield(spawn(self._move(header.group, topic, targets), f"reset of {header.group}", log_errors=False))
         answered = {Queue(topic.name, self._broker.name, queue): target for queue, target in targets.items()}
         return request.answer(body=ResetOffsets(answered).encode())
+
+    async def _move(self, group: str, topic: ListenedTopic, targets: dict[int, int]) -> None:
+        """Move a group, and tell its clients. Raises RequestRefused, ClusterError."""
+        positions = {queue: self._broker.position(target) for queue, target in targets.items()}
+        pulls = [pull for pull in self._pulls.all_of(group, topic.name) if pull.key.queue in targets]
+        for pull in pulls:
+            self._broker.begin_reset(pull.link, group, topic, pull.key.queue, targets[pull.key.queue])
+        try:
+            await self._broker.services.groups.move(topic, group, positions)
+        except RequestRefused:
+            for pull in pulls:
+                self._broker.end_reset(pull.link, group, topic, pull.key.queue)
+            raise
+        finally:  # it may have been moved in some queues
+            for pull in pulls:
+                pull.on_moved()
 
     # --- requests that are passed on to clients ---------------------------------------------------------------------------
 

@@ -54,8 +54,11 @@ class Transactions:
     def _of(self, group: str) -> HalfMessages:
         """Return the half messages of a producer group."""
         if group not in self._groups:
-            self._groups[group] = HalfMessages(self._topic_of(group), partial(self._check, group), self._commit, self._bury)
+            self._groups[group] = self._make(group)
         return self._groups[group]
+
+    def _make(self, group: str) -> HalfMessages:
+        return HalfMessages(self._topic_of(group), partial(self._check, group), self._commit, self._bury)
 
     def start(self) -> None:
         """Begin to look for half messages."""
@@ -110,7 +113,7 @@ class Transactions:
         half = PreparedMessage(unique_id, header.topic, queue, header.producer_group, round(time.time() * 1000), immune_s)
         halves = self._of(header.producer_group)
         position = await halves.add(half, unit)
-        if link.alive:
+        if header.producer_group in self._broker.clients.producers:  # otherwise from its first heartbeat on
             halves.follow()
         number = self._broker.services.numbering.number(position)
         physical = physical_offset(QueueName(halves.topic.name, PARTITION), number)
@@ -124,7 +127,9 @@ class Transactions:
             return request.answer()  # the producer does not know yet
         position = self._broker.position(header.tran_state_table_offset)
         unique_id = header.transaction_id or None
-        if not await self._of(header.producer_group).end(position, unique_id, header.producer_group, outcome):
+        group = header.producer_group
+        halves = self._groups.get(group) or self._make(group)  # nothing is kept for a group that there may not be
+        if not await halves.end(position, unique_id, group, outcome):
             text = f"group {header.producer_group} has no half message {header.tran_state_table_offset}"
             raise CodedRefusal(text, Status.SYSTEM_ERROR)
         return request.answer()
