@@ -169,11 +169,14 @@ class HalfMessages:
                 self._ending.pop(half.id, None)
 
     def _note_ended(self, half_id: str) -> None:
+        self._remember_ended(half_id)
+        self._acknowledge()
+
+    def _remember_ended(self, half_id: str) -> None:
         self._ended[half_id] = None
         if len(self._ended) > MAX_ENDED:
             self._ended.popitem(last=False)
         self._open.pop(half_id, None)
-        self._acknowledge()
 
     # --- reading ----------------------------------------------------------------------------------------------------------
 
@@ -227,8 +230,7 @@ class HalfMessages:
     def _take(self, messages: Iterable[Message]) -> None:
         for message in messages:
             if ended := message.property_values(ENDED):
-                self._open.pop(ended[-1], None)
-                self._ended[ended[-1]] = None
+                self._remember_ended(ended[-1])
             elif (found := read_half(message)) is not None:
                 if found[0].id not in self._ended:
                     self._open[found[0].id] = OpenHalf(found[0], message.position)
