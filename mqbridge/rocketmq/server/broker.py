@@ -51,7 +51,7 @@ class Broker:
         self.on_feed_changed: Callable[[str, str, str, bool], None] = lambda *_: None
         """Called when this gateway gets or loses a queue of a group; the server sets this."""
         self.on_forgotten: Callable[[str], None] = lambda _: None
-        """Called when a topic was deleted, by its name; `SendRequests` sets this."""
+        """Called when a topic was deleted, by its name; the server sets this."""
         self.on_producer_group: Callable[[str, bool], None] = lambda *_: None
         """Called when a producer group gets its first member, or loses its last one; `Transactions` sets this."""
         self._memberships: dict[str, BackingMembership] = {}

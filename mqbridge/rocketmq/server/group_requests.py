@@ -75,9 +75,12 @@ class GroupRequests:
 
     # --- locks ------------------------------------------------------------------------------------------------------------
 
-    def lock(self, link: ServedConnection, request: Command) -> Command:
-        """Serve LOCK_BATCH_MQ: a queue that another gateway has cannot be locked here."""
+    async def lock(self, link: ServedConnection, request: Command) -> Command:
+        """Serve LOCK_BATCH_MQ: a queue that does not exist, or that another gateway has, cannot be locked here."""
         wanted = LockRequest.decode(request.body)
+        for name in {queue.topic for queue in wanted.queues}:
+            if self._broker.known_topic(name) is None:
+                await self._broker.find_topic(name)
         now = asyncio.get_running_loop().time()
         locks = self._locks[wanted.group]
         locked = []
@@ -97,7 +100,7 @@ class GroupRequests:
             return False
         if self._broker.own_groups is not None:
             return True
-        feed = None if topic is None else self._broker.feed_of(group, topic, queue.id)
+        feed = self._broker.feed_of(group, topic, queue.id)
         return feed is not None and feed.is_held
 
     def on_queue_held(self, group: str) -> None:

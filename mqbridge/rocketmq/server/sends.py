@@ -195,11 +195,10 @@ class SendRequests:
         """Number of sends of a connection that are not answered."""
         self._ids = UniqueIds(b"\x7f\0\0\1", secrets.randbits(16), secrets.randbits(31), secrets.randbits(16))
         self._sweep: asyncio.TimerHandle | None = None
-        broker.on_forgotten = self._forget
         self.prepare: Callable[[ServedConnection, Command, SendHeader, Unit], Awaitable[Command]] | None = None
         """Stores a half message; `Transactions` sets this."""
 
-    def _forget(self, topic: str) -> None:
+    def forget(self, topic: str) -> None:
         """Close the queues of a topic that was deleted."""
         for key in [key for key in self._queues if key[0] == topic]:
             spawn(self._queues.pop(key).close(), f"close of {key}")

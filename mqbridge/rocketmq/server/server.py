@@ -52,6 +52,7 @@ class RocketMQServer:
         self.lookups = Lookups(self.broker)
         self.transactions = Transactions(self.broker, self.sends)
         self.group_requests = GroupRequests(self.broker)
+        self.broker.on_forgotten = self.sends.forget
         self.broker.on_feed_changed = self._on_feed_changed
         self._connections: set[ServedConnection] = set()
         self._refused = 0

@@ -104,28 +104,36 @@ async def test_a_pull_of_a_member_commits_in_its_lane_and_that_of_a_stranger_not
 async def test_commits_are_ignored_until_a_client_goes_on_where_its_group_was_moved() -> None:
     async with serving() as served:
         topic = await served.create(queues=2)
-        broker = served.broker
-        broker.begin_reset(GROUP, topic, {0: 5})
-        assert broker.is_being_reset(GROUP, topic, 0, 9)
-        assert not broker.is_being_reset(GROUP, topic, 1, 9)
-        assert not broker.is_being_reset("h", topic, 0, 9)
-        assert broker.is_being_reset(GROUP, topic, 0, 4)
-        assert not broker.is_being_reset(GROUP, topic, 0, 5)
-        assert not broker.is_being_reset(GROUP, topic, 0, 9), "it knows now"
+        await served.connect()
+        broker, (link,) = served.broker, served.server._connections
+        broker.begin_reset(link, GROUP, topic, 0, 5)
+        assert broker.is_being_reset(link, GROUP, topic, 0, 9)
+        assert not broker.is_being_reset(link, GROUP, topic, 1, 9)
+        assert not broker.is_being_reset(link, "h", topic, 0, 9)
+        assert broker.is_being_reset(link, GROUP, topic, 0, 4)
+        assert not broker.is_being_reset(link, GROUP, topic, 0, 5)
+        assert not broker.is_being_reset(link, GROUP, topic, 0, 9), "it knows now"
+        broker.begin_reset(link, GROUP, topic, 0, 5)
+        broker.end_reset(link, GROUP, topic, 0)
+        assert not broker.is_being_reset(link, GROUP, topic, 0, 9)
+        broker.begin_reset(link, GROUP, topic, 0, 5)
+        broker.drop(link)
         assert broker._resets == {}
 
 
 async def test_a_reset_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as served:
         topic = await served.create()
-        served.broker.begin_reset(GROUP, topic, {0: 5})
+        await served.connect()
+        (link,) = served.server._connections
+        served.broker.begin_reset(link, GROUP, topic, 0, 5)
         loop = asyncio.get_running_loop()
         now = loop.time()
         with monkeypatch.context() as patch:
             patch.setattr(loop, "time", lambda: now + module.RESET_S - 1)
-            assert served.broker.is_being_reset(GROUP, topic, 0, 9)
+            assert served.broker.is_being_reset(link, GROUP, topic, 0, 9)
             patch.setattr(loop, "time", lambda: now + module.RESET_S + 1)
-            assert not served.broker.is_being_reset(GROUP, topic, 0, 9)
+            assert not served.broker.is_being_reset(link, GROUP, topic, 0, 9)
         assert served.broker._resets == {}
 
 

@@ -190,7 +190,7 @@ async def test_a_request_that_is_not_done_in_time_is_answered_as_busy(monkeypatc
     assert [(each.opaque, each.code) for each in await opened.answers(2)][1] == (2, 0), "this one limits its time itself"
 
 
-async def test_the_end_of_a_connection_ends_its_requests() -> None:
+async def test_the_end_of_a_connection_ends_its_pulls() -> None:
     ended = []
 
     async def wait(_: ServedConnection, __: Command) -> Command:
@@ -200,8 +200,8 @@ async def test_the_end_of_a_connection_ends_its_requests() -> None:
             ended.append(True)
         raise AssertionError
 
-    opened = Opened({1: wait}, frozenset({1}))
-    opened.receive(Command(1))
+    opened = Opened({Code.PULL_MESSAGE: wait}, frozenset({Code.PULL_MESSAGE}))
+    opened.receive(Command(Code.PULL_MESSAGE))
     await rounds()
     opened.connection.on_lost(ConnectionLost("gone"))
     await until(lambda: ended == [True])

@@ -77,6 +77,8 @@ async def test_only_filters_by_tag_are_supported() -> None:
 async def test_a_queue_is_locked_by_one_client_of_each_group() -> None:
     async with serving() as served:
         client = await served.connect()
+        await served.create(queues=3)
+        assert await lock(client, Queue("t", BROKER, 3), Queue("u", BROKER, 0)) == set(), "there are no such queues"
         assert await lock(client, Q0, Q1) == {Q0, Q1}
         assert await lock(client, Q0, Q1) == {Q0, Q1}, "it renews its locks"
         assert await lock(client, Q0, Queue("t", BROKER, 2), client_id="d") == {Queue("t", BROKER, 2)}
@@ -91,6 +93,7 @@ async def test_a_queue_is_locked_by_one_client_of_each_group() -> None:
 async def test_a_lock_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as served:
         client = await served.connect()
+        await served.create()
         await lock(client, Q0)
         requests = served.server.group_requests
         owner, until_s = requests._locks[GROUP][Q0]

@@ -76,7 +76,7 @@ async def test_the_template_tells_how_new_topics_are_made(partitions: int | None
 async def test_topics_that_the_listener_makes_have_a_route_before_they_exist() -> None:
     async with serving(create_partitions=None) as served:
         client = await served.connect()
-        for name in ("%RETRY%g", "%DLQ%g", TRACE_TOPIC, REPLY_TOPIC):
+        for name in ("%RETRY%g", TRACE_TOPIC, REPLY_TOPIC):
             assert await route(client, name) == (1, Perm.READ_WRITE)
         assert await route(client, "missing") is None
         assert await route(client, "SCHEDULE_TOPIC_XXXX") is None
@@ -128,7 +128,6 @@ async def test_there_are_no_settings() -> None:
             assert answer.code == Status.QUERY_NOT_FOUND
         for code in (
             Code.PUT_KV_CONFIG,
-            Code.DELETE_KV_CONFIG,
             Code.WIPE_WRITE_PERM_OF_BROKER,
             Code.ADD_WRITE_PERM_OF_BROKER,
             Code.UPDATE_BROKER_CONFIG,

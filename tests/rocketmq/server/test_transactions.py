@@ -1,0 +1,465 @@
+"""Transactions of producers: half messages, their ends, and checks."""
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqbridge.errors import ClusterError
+from mqbridge.rocketmq.server import half_messages
+from mqbridge.rocketmq.server import transactions as module
+from mqbridge.rocketmq.server.half_messages import HalfMessages
+from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.command import Command
+from mqbridge.rocketmq.wire.headers.send import SendResultHeader
+from mqbridge.rocketmq.wire.headers.transactions import (
+    COMMIT,
+    ROLLBACK,
+    STATE_UNKNOWN,
+    CheckTransactionHeader,
+    EndTransactionHeader,
+)
+from mqbridge.rocketmq.wire.ids import parse_offset_id
+from mqbridge.rocketmq.wire.properties import Name, find
+from mqbridge.rocketmq.wire.record import decode_records
+from tests.rocketmq.server.serving import (
+    DEAD_LETTERS,
+    HALF,
+    RawRemotingClient,
+    RocketMQServing,
+    bodies_of,
+    gateway,
+    log_cluster,
+    rounds,
+    serving,
+    until,
+)
+
+
+class VirtualTime:
+    """Stands for the module `time` in the module of half messages: time passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+
+    def time(self) -> float:
+        return time.time() + self.passed
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
+    """A clock for checks, which are looked for all the time."""
+    virtual = VirtualTime()
+    monkeypatch.setattr(half_messages, "time", virtual)
+    monkeypatch.setattr(half_messages, "LOOK_S", 0.002)
+    return virtual
+
+
+async def prepare(client: RawRemotingClient, body: bytes = b"x", unique_id: str = "ID", **fields: Any) -> SendResultHeader:
+    """Store a half message."""
+    properties = [(Name.UNIQ_KEY, unique_id), ("TRAN_MSG", "true"), ("PGROUP", "p"), *fields.pop("more", [])]
+    answer = await client.send(body, properties=properties, sys_flag=HALF, **fields)
+    assert answer.code == 0, answer
+    return SendResultHeader.decode(answer.ext)
+
+
+async def end(client: RawRemotingClient, half: SendResultHeader, how: int, **fields: Any) -> Command:
+    values = {"msg_id": "ID", "transaction_id": half.transaction_id} | fields
+    header = EndTransactionHeader("p", half.queue_offset, parse_offset_id(half.msg_id)[1], how, **values)
+    return await client.ask(Code.END_TRANSACTION, header)
+
+
+def halves_of(served: RocketMQServing, group: str = "p") -> HalfMessages:
+    return served.server.transactions._groups[group]
+
+
+async def until_open(served: RocketMQServing, *unique_ids: str) -> HalfMessages:
+    """Wait until this gateway follows these half messages, and no others."""
+    await until(lambda: "p" in served.server.transactions._groups and list(halves_of(served)._open) == list(unique_ids))
+    return halves_of(served)
+
+
+async def delivered(client: RawRemotingClient) -> list[bytes]:
+    answer = await client.pull(0)
+    return bodies_of(decode_records(answer.body))
+
+
+# --- the end --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_half_message_is_delivered_when_it_is_committed() -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create(queues=2)
+        half = await prepare(client, b"x", queue=1, more=[("k", "v")], flag=3)
+        assert (half.queue_id, half.transaction_id) == (1, "ID")
+        assert (await client.pull(0, queue=1)).code == Status.PULL_NOT_FOUND
+        assert (await end(client, half, COMMIT)).code == 0
+        (record,) = await client.read(0, queue=1)
+        assert (record.body, record.flag, record.sys_flag, find(record.properties, "k")) == (b"x", 3, 0, "v")
+        assert find(record.properties, Name.UNIQ_KEY) == "ID"
+        assert (await end(client, half, COMMIT)).code == 0
+        assert len(await client.read(0, queue=1)) == 1, "the same end, told twice, has one effect"
+
+
+async def test_a_half_message_that_is_rolled_back_is_never_delivered() -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        half = await prepare(client)
+        assert (await end(client, half, ROLLBACK)).code == 0
+        assert (await end(client, half, COMMIT)).code == 0
+        assert await delivered(client) == []
+
+
+async def test_a_transaction_whose_end_is_unknown_stays_open() -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        half = await prepare(client)
+        assert (await end(client, half, STATE_UNKNOWN)).code == 0
+        assert (await end(client, half, 77)).code == 0
+        await until_open(served, "ID")
+        assert await delivered(client) == []
+        assert (await end(client, half, COMMIT)).code == 0
+        assert await delivered(client) == [b"x"]
+        await until_open(served)
+
+
+async def test_an_end_for_what_is_no_half_message_of_the_group_is_refused() -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        half = await prepare(client)
+        wrong = [
+            end(client, half, COMMIT, transaction_id="another"),
+            end(client, SendResultHeader(half.msg_id, 0, 99), COMMIT),
+            end(client, SendResultHeader(half.msg_id, 0, -4), COMMIT),
+            client.ask(Code.END_TRANSACTION, EndTransactionHeader("q", half.queue_offset, 0, COMMIT, "ID", "ID")),
+        ]
+        for each in wrong:
+            assert (await each).code == Status.SYSTEM_ERROR
+        assert await delivered(client) == []
+        note = SendResultHeader(half.msg_id, 0, half.queue_offset + 1)
+        assert (await end(client, half, COMMIT, transaction_id=None)).code == 0, "some clients do not tell the id"
+        assert (await end(client, note, COMMIT)).code == Status.SYSTEM_ERROR, "it is the note"
+        assert await delivered(client) == [b"x"]
+
+
+async def test_half_messages_that_cannot_be_are_refused() -> None:
+    async with serving(create_partitions=None) as served:
+        client = await served.connect()
+        assert (await client.send(b"x", sys_flag=HALF)).code == Status.TOPIC_NOT_EXIST
+        await served.create()
+        assert (await client.send(b"x", queue=5, sys_flag=HALF)).code == Status.INVALID_PARAMETER
+        assert (await client.send(b"", sys_flag=HALF)).code == Status.MESSAGE_ILLEGAL
+        assert (await prepare(client, queue=-1)).queue_id == 0
+        assert not served.server.sends.is_any_pending
+
+
+async def test_an_end_that_cannot_be_stored_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        half = await prepare(client)
+        await until_open(served, "ID")
+
+        async def fail(*_: object) -> None:
+            raise ClusterError("not now")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(halves_of(served), "_commit", fail)
+            assert (await end(client, half, COMMIT)).code == Status.SYSTEM_BUSY
+        await until_open(served, "ID")
+        assert (await end(client, half, COMMIT)).code == 0
+        assert await delivered(client) == [b"x"]
+
+
+async def test_two_ends_at_once_store_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        half = await prepare(client)
+        halves = halves_of(served)
+        commit, calls, gate = halves._commit, [], asyncio.Event()
+
+        async def slow(*args: Any) -> None:
+            calls.append(args)
+            await gate.wait()
+            await commit(*args)
+
+        monkeypatch.setattr(halves, "_commit", slow)
+        ends = [asyncio.create_task(end(client, half, how)) for how in (COMMIT, COMMIT, ROLLBACK)]
+        await until(lambda: len(calls) == 1)
+        await client.settle()
+        gate.set()
+        assert [each.code for each in await asyncio.gather(*ends)] == [0, 0, 0]
+        assert len(calls) == 1
+        assert await delivered(client) == [b"x"]
+        assert halves._ending == {}
+
+
+async def test_a_message_goes_to_the_first_queue_if_its_own_is_gone() -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create(queues=2)
+        half = await prepare(client, queue=1)
+        await served.listener.topics.delete("t")
+        served.broker.forget_topic("t")
+        await served.create()
+        assert (await end(client, half, COMMIT)).code == 0
+        assert bodies_of(await client.read_all(1)) == [b"x"]
+
+
+# --- checks ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_producer_is_asked_about_a_transaction_that_is_old(clock: VirtualTime) -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        await client.produce()
+        half = await prepare(client)
+        halves = await until_open(served, "ID")
+        await rounds()
+        assert not client.was_pushed(Code.CHECK_TRANSACTION_STATE)
+        clock.passed = half_messages.FIRST_CHECK_S + 1
+        check = await client.pushed(Code.CHECK_TRANSACTION_STATE)
+        header = CheckTransactionHeader.decode(check.ext)
+        (record,) = decode_records(check.body)
+        assert check.is_oneway
+        assert (header.tran_state_table_offset, header.topic) == (half.queue_offset, "t")
+        assert (header.msg_id, header.transaction_id, header.offset_msg_id) == ("ID", "ID", half.msg_id)
+        assert header.commit_log_offset == parse_offset_id(half.msg_id)[1] == record.physical_offset
+        assert (record.body, record.topic, record.queue_offset) == (b"x", "t", half.queue_offset)
+        assert find(record.properties, Name.UNIQ_KEY) == "ID"
+        await until(lambda: halves._open["ID"].checks == 1)
+        await rounds(200)
+        assert not client.was_pushed(Code.CHECK_TRANSACTION_STATE), "not before the pause has passed"
+        clock.passed += half_messages.CHECK_PAUSE_S + 1
+        await client.pushed(Code.CHECK_TRANSACTION_STATE)
+        answer = EndTransactionHeader("p", header.tran_state_table_offset, header.commit_log_offset, COMMIT, "ID", "ID", True)
+        client.oneway(Code.END_TRANSACTION, answer)
+        assert bodies_of(await client.read_all(1)) == [b"x"]
+
+
+async def test_a_producer_says_how_long_it_does_not_want_to_be_asked(clock: VirtualTime) -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        await client.produce()
+        await prepare(client, more=[(Name.CHECK_IMMUNITY_TIME_IN_SECONDS, "100")])
+        await prepare(client, unique_id="NONE", more=[(Name.CHECK_IMMUNITY_TIME_IN_SECONDS, "-1x")])
+        await prepare(client, unique_id="LONG", more=[(Name.CHECK_IMMUNITY_TIME_IN_SECONDS, "999999999")])
+        halves = await until_open(served, "ID", "NONE", "LONG")
+        assert [each.half.immune_s for each in halves._open.values()] == [100, 0, module.MAX_IMMUNE_S]
+        clock.passed = 50
+        check = CheckTransactionHeader.decode((await client.pushed(Code.CHECK_TRANSACTION_STATE)).ext)
+        assert check.msg_id == "NONE"
+        clock.passed = 105
+        await until(lambda: halves._open["ID"].checks == 1)
+
+
+async def test_a_transaction_that_nobody_ends_is_a_dead_letter(clock: VirtualTime, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        await client.produce()
+        await prepare(client)
+        halves = await until_open(served, "ID")
+        for count in range(half_messages.MAX_CHECKS):
+            clock.passed += half_messages.CHECK_PAUSE_S + 1
+            await client.pushed(Code.CHECK_TRANSACTION_STATE)
+            await until(lambda n=count: halves._open["ID"].checks == n + 1)
+        assert await served.stored(DEAD_LETTERS) == []
+        clock.passed += half_messages.CHECK_PAUSE_S + 1
+        await until_open(served)
+        (letter,) = await served.stored(DEAD_LETTERS)
+        assert b"x" in (letter.payload or b"")
+        assert "transaction ID of group p was not ended after 15 checks" in caplog.text
+        assert await delivered(client) == []
+        assert not client.was_pushed(Code.CHECK_TRANSACTION_STATE)
+
+
+async def test_checks_do_not_count_without_a_producer(clock: VirtualTime) -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        await prepare(client)
+        halves = await until_open(served, "ID")
+        waiting = halves._open["ID"]
+        for _ in range(3):
+            clock.passed += half_messages.CHECK_PAUSE_S + 10
+            await until(lambda: waiting.next_check > clock.time())
+        assert waiting.checks == 0
+        await client.produce()
+        clock.passed += half_messages.CHECK_PAUSE_S + 10
+        await client.pushed(Code.CHECK_TRANSACTION_STATE)
+
+
+async def test_the_producers_of_a_group_are_asked_in_turn(clock: VirtualTime) -> None:
+    async with serving() as served:
+        clients = [await served.connect(str(index)) for index in range(2)]
+        await served.create()
+        for client in clients:
+            await client.produce()
+        await prepare(clients[0])
+        halves = await until_open(served, "ID")
+        for count in range(4):
+            clock.passed += half_messages.CHECK_PAUSE_S + 10
+            await clients[count % 2].pushed(Code.CHECK_TRANSACTION_STATE)
+            await until(lambda n=count: halves._open["ID"].checks == n + 1)
+
+
+async def test_a_check_that_fails_is_made_again(clock: VirtualTime, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        await client.produce()
+        await prepare(client)
+        halves = await until_open(served, "ID")
+        failed = []
+
+        async def fail(*_: object) -> None:
+            failed.append(True)
+            raise ClusterError("not now")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(halves.topic, "read", fail)
+            clock.passed += half_messages.CHECK_PAUSE_S
+            await until(lambda: bool(failed))
+        clock.passed += half_messages.CHECK_PAUSE_S + 1
+        await client.pushed(Code.CHECK_TRANSACTION_STATE)
+
+
+# --- gateways -------------------------------------------------------------------------------------------------------------
+
+
+async def test_another_gateway_takes_over_what_is_open(tmp_path: Path, clock: VirtualTime) -> None:
+    async with log_cluster(tmp_path) as cluster:
+        async with gateway(cluster, tmp_path, "one") as one:
+            client = await one.connect()
+            await one.create()
+            await client.produce()
+            first = await prepare(client, b"1", "ID1")
+            await prepare(client, b"2", "ID2")
+            await until_open(one, "ID1", "ID2")
+            assert (await end(client, first, COMMIT)).code == 0
+        async with gateway(cluster, tmp_path, "two") as two:
+            client = await two.connect()
+            await client.produce()
+            halves = await until_open(two, "ID2")
+            assert await delivered(client) == [b"1"]
+            clock.passed += half_messages.FIRST_CHECK_S + 1
+            check = CheckTransactionHeader.decode((await client.pushed(Code.CHECK_TRANSACTION_STATE)).ext)
+            header = EndTransactionHeader("p", check.tran_state_table_offset, check.commit_log_offset, COMMIT, "ID2", "ID2", True)
+            assert (await client.ask(Code.END_TRANSACTION, header)).code == 0
+            assert await delivered(client) == [b"1", b"2"]
+            assert halves._open == {}
+
+
+async def test_one_of_two_gateways_asks(tmp_path: Path, clock: VirtualTime) -> None:
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(log_cluster(tmp_path))
+        one = await stack.enter_async_context(gateway(cluster, tmp_path, "one"))
+        two = await stack.enter_async_context(gateway(cluster, tmp_path, "two"))
+        first, second = await one.connect(), await two.connect()
+        await one.create()
+        await first.produce()
+        half = await prepare(first)
+        await until_open(one, "ID")
+        await second.produce()
+        await prepare(second, b"y", "ID2")
+        await until_open(one, "ID", "ID2")
+        assert halves_of(two)._open == {}, "it follows, and another reads"
+        clock.passed += half_messages.CHECK_PAUSE_S
+        for _ in range(2):
+            await first.pushed(Code.CHECK_TRANSACTION_STATE)
+        assert not second.was_pushed(Code.CHECK_TRANSACTION_STATE)
+        assert (await end(second, half, COMMIT)).code == 0, "either gateway ends it"
+        await until_open(one, "ID2")
+        await first.close()
+        await until_open(two, "ID2")
+        clock.passed += half_messages.CHECK_PAUSE_S
+        await second.pushed(Code.CHECK_TRANSACTION_STATE)
+
+
+async def test_a_gateway_that_dies_between_a_message_and_its_note_has_it_delivered_again(
+    tmp_path: Path, clock: VirtualTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with log_cluster(tmp_path) as cluster:
+        async with gateway(cluster, tmp_path, "one") as one:
+            client = await one.connect()
+            await one.create()
+            half = await prepare(client)
+            await until_open(one, "ID")
+
+            def die(_: str) -> None:
+                raise ClusterError("the gateway was killed")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(halves_of(one), "_note_ended", die)
+                assert (await end(client, half, COMMIT)).code == Status.SYSTEM_BUSY
+            assert await delivered(client) == [b"x"]
+        async with gateway(cluster, tmp_path, "two") as two:
+            client = await two.connect()
+            await client.produce()
+            await until_open(two, "ID")
+            clock.passed += half_messages.FIRST_CHECK_S + 1
+            await client.pushed(Code.CHECK_TRANSACTION_STATE)
+            assert (await end(client, half, COMMIT)).code == 0
+            assert await delivered(client) == [b"x", b"x"], "at least once"
+            await until_open(two)
+
+
+async def test_half_messages_are_left_to_others_without_producers(tmp_path: Path) -> None:
+    async with serving(folder=tmp_path) as served:
+        client = await served.connect()
+        await served.create()
+        await client.produce()
+        await prepare(client)
+        halves = await until_open(served, "ID")
+        await client.close()
+        await until(lambda: not halves._is_following and halves._lane is None)
+        assert halves._open == {}
+        other = await served.connect()
+        await other.produce("another")
+        await rounds()
+        assert not served.server.transactions._groups["another"]._is_following, "it has no half messages"
+        await other.produce()
+        await until_open(served, "ID")
+
+
+async def test_the_end_of_the_server_ends_transactions() -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        await client.produce()
+        await prepare(client)
+        halves = await until_open(served, "ID")
+        await served.server.transactions.close(asyncio.get_running_loop().time() + 5)
+        assert (halves._lane, served.server.transactions._groups) == (None, {})
+        await client.produce("late")
+        await rounds()
+        assert served.server.transactions._groups == {}
+
+
+async def test_a_note_that_cannot_be_stored_does_not_make_a_transaction_open_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        half = await prepare(client)
+        halves = await until_open(served, "ID")
+
+        async def fail(*_: object) -> None:
+            raise ClusterError("not now")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(halves.topic, "append", fail)
+            assert (await end(client, half, COMMIT)).code == Status.SYSTEM_BUSY
+        assert halves._open == {}
+        assert (await end(client, half, COMMIT)).code == 0
+        assert await delivered(client) == [b"x"]
