@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.inbound import InboundSpec, Sharing, Start
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
-from mqbridge.errors import ClusterError, MqbridgeError
+from mqbridge.errors import ClusterError, GapError, MqbridgeError
 from mqbridge.groups.membership import RunLane, SharedMembership
 from mqbridge.listener.limits import LANE_BYTES, limited
 from mqbridge.listener.parking import RELEASE_WAIT_S, parking_name
@@ -152,6 +152,8 @@ class InternalTopic:
             reader = await self._cluster.reader(self.name, partition, position, max_bytes=1)
             try:
                 batch = await reader.receive()
+            except GapError:
+                return None  # it was deleted meanwhile
             finally:
                 await reader.close(asyncio.get_running_loop().time() + 1.0)
         found = None if batch is None or not batch.count else batch.messages[0]

@@ -379,3 +379,56 @@ async def test_what_is_acknowledged_behind_a_skipped_message_stays_so(bench: Own
     assert await taken_numbers(await bench.open(topic), 2) == [2, 5]
     await bench.groups.advance(topic, "g", {0: (6,)})
     assert await bench.groups.committed(topic, "g") == {0: (6,)}
+
+
+# --- commits of positions -----------------------------------------------------------------------------------------------------
+
+
+async def test_positions_are_committed_without_a_feed(bench: OwnBench) -> None:
+    topic = await bench.topic(2)
+    bench.groups.commit(topic, 0, "g", (3,), backwards=False)
+    assert await bench.groups.committed(topic, "g") == {0: (3,)}
+    assert await bench.groups.names(topic) == ["g"]
+    bench.groups.commit(topic, 0, "g", (5,), backwards=False)
+    bench.groups.commit(topic, 1, "g", (1,), backwards=True)
+    bench.groups.commit(topic, 0, "other", (9,), backwards=False)
+    assert await bench.groups.committed(topic, "g") == {0: (5,), 1: (1,)}
+
+
+@pytest.mark.parametrize("position", [(2,), (4,), (5,)])
+async def test_a_commit_goes_back_only_where_it_may(bench: OwnBench, position: tuple[int]) -> None:
+    topic = await bench.topic()
+    bench.groups.commit(topic, 0, "g", (5,), backwards=False)
+    bench.groups.commit(topic, 0, "g", position, backwards=False)
+    assert await bench.groups.committed(topic, "g") == {0: (5,)}
+    bench.groups.commit(topic, 0, "g", position, backwards=True)
+    assert await bench.groups.committed(topic, "g") == {0: position}
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+async def test_what_is_acknowledged_behind_a_position_stays_when_it_is_committed_again(bench: OwnBench, backwards: bool) -> None:
+    topic = await bench.topic()
+    bench.send(*range(4))
+    feed = await bench.open(topic)
+    first, _, third, _ = await take_some(feed, 4)
+    for each in (first, third):
+        feed.acknowledge(each)
+    bench.groups.release(feed)
+    await bench.until_nothing_is_left()
+    bench.groups.commit(topic, 0, "g", (1,), backwards=backwards)
+    assert await taken_numbers(await bench.open(topic), 2) == [1, 3]
+
+
+async def test_a_committed_position_is_in_the_state_file_soon(bench: OwnBench) -> None:
+    topic = await bench.topic()
+    bench.send(*range(4))
+    bench.groups.commit(topic, 0, "g", (2,), backwards=False)
+    assert bench.store is not None
+    await bench.store.written(bench.partitions.key(topic, 0, "g"))
+    assert bench.path is not None
+    again = store_module.GroupStore(bench.path)
+    state = again.load(bench.partitions.key(topic, 0, "g"))
+    assert state is not None
+    assert (state.mark, state.confirmed, state.ranges) == ((2,), (2,), ())
+    await again.close()
+    assert await taken_numbers(await bench.open(topic), 2) == [2, 3]

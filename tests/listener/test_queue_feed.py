@@ -159,6 +159,17 @@ async def test_finishing_waits_until_what_was_handed_out_is_committed(bench: Que
     assert (bench.feed.state, bench.queue.committed) == (FINISHING, 4)
 
 
+async def test_finishing_waits_for_nothing_that_an_earlier_lane_has_handed_out(bench: QueueBench) -> None:
+    lane = bench.attach()
+    await bench.read(0)
+    lane.lose()
+    await settle()
+    bench.attach()
+    await bench.read(0, 1)
+    assert bench.feed.commit(1)
+    await ended(spawn(bench.feed.finish(in_time()), "finish"))
+
+
 async def test_finishing_ends_at_its_deadline(bench: QueueBench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     bench.attach()

@@ -1,15 +1,18 @@
 """Topics of a listener: names both ways, one request for all who ask, and fresh descriptions."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 import pytest_asyncio
 
+from mqbridge.adapter.names import NameRule
 from mqbridge.errors import ClusterError, ConfigError, RefusalReason, RequestRefused
 from mqbridge.listener import limits as limits_module
 from mqbridge.listener import topics as topics_module
-from mqbridge.listener.topics import ListenedTopic, TopicTemplate
+from mqbridge.listener.topics import FixedNames, ListenedTopic, ListenedTopics, TopicTemplate
 from mqbridge.net.tasks import cancel, spawn
 from tests.listener.faulty import Listened
 from tests.listener.feeds import settle
@@ -158,3 +161,55 @@ async def test_a_topic_that_is_never_seen_is_an_error(bench: Listened, monkeypat
     monkeypatch.setattr(bench.cluster.broker, "create", lambda *_: None)
     with pytest.raises(ClusterError, match="is not seen yet"):
         await bench.topics.create("t", 1, is_partitioned=False)
+
+
+# --- fixed names --------------------------------------------------------------------------------------------------------------
+
+
+FIXED = FixedNames(
+    in_cluster=lambda name: f"stored-{name[1:]}" if name.startswith("%") else None,
+    for_clients=lambda name: f"%{name[7:]}" if name.startswith("stored-") else None,
+)
+
+
+@pytest.fixture
+def fixed(bench: Listened) -> ListenedTopics:
+    """The topics of a listener with a template, except for names that begin with `%`."""
+    return ListenedTopics(
+        bench.cluster,
+        TopicTemplate("prefix/{topic}"),
+        create_partitions=1,
+        is_reserved=lambda name: name.endswith("reserved"),
+        fixed_names=FIXED,
+    )
+
+
+def test_the_template_does_not_count_for_fixed_names(fixed: ListenedTopics) -> None:
+    for name, backing in {"prefix/t": "t", "%t": "stored-t", "prefix/%t": "%t"}.items():
+        assert (fixed.backing_name(name), fixed.client_name(backing)) == (backing, name)
+    assert fixed.backing_name("t") is None
+
+
+def test_a_fixed_name_may_be_reserved(fixed: ListenedTopics) -> None:
+    assert fixed.backing_name("%reserved") is None
+    assert fixed.client_name("stored-reserved") is None
+
+
+def test_fixed_names_are_escaped(bench: Listened, fixed: ListenedTopics) -> None:
+    rule = NameRule(re.compile("[a-z]"), re.compile("[a-z0-9_]"), 100, "letters, digits and underscores")
+    bench.cluster.capabilities = replace(bench.cluster.capabilities, topic_name=rule)
+    assert fixed.backing_name("%t") == "storedx_2d_t"
+    assert fixed.client_name("storedx_2d_t") == "%t"
+    assert fixed.client_name("stored-t") is None, "no name of a client becomes this one"
+
+
+async def test_topics_with_fixed_names_are_found_listed_created_and_deleted(bench: Listened, fixed: ListenedTopics) -> None:
+    assert await fixed.find("%t") is None
+    created = await fixed.find_or_create("%t")
+    assert (created.name, created.backing) == ("%t", "stored-t")
+    await fixed.find_or_create("prefix/u")
+    assert await fixed.names() == ["%t", "prefix/u"]
+    assert sorted(bench.cluster.broker.topics) == ["stored-t", "u"]
+    assert await fixed.find("%t") is created
+    await fixed.delete("%t")
+    assert await fixed.find("%t") is None
