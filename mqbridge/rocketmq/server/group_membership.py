@@ -166,10 +166,6 @@ class BackingMembership:
         assert feed is None or isinstance(feed, QueueFeed)  # noqa: S101 - `make_feed` makes such
         return feed
 
-    def reads(self, topic: str) -> bool:
-        """Return True if the topic of this name is one that the group is, or will be, joined for."""
-        return topic in self._wanted
-
     async def close(self) -> None:
         """End; the owner of the groups leaves them."""
         self._is_closed = True
