@@ -253,12 +253,9 @@ class Broker:
             signal.set()
 
     def is_shared(self, link: ServedConnection, group: str, topic: str) -> bool:
-        """Return True if a client gets the messages of a topic from the lanes of its group."""
-        membership = self._memberships.get(group)
-        if membership is None or not membership.reads(topic):
-            return False
+        """Return True if a client gets the messages of a topic from the lanes of its group, also if that is not joined yet."""
         known = self.clients.consumers.get(group)
-        return known is not None and known.shares(link, topic)
+        return known is not None and isinstance(self.services.groups, BackingGroups) and known.shares(link, topic)
 
     def feed_of(self, group: str, topic: ListenedTopic, queue: int) -> QueueFeed | None:
         """Return the lane of a queue; None if this gateway has not held it yet."""

@@ -166,10 +166,6 @@ class BackingMembership:
         assert feed is None or isinstance(feed, QueueFeed)  # noqa: S101 - `make_feed` makes such
         return feed
 
-    def reads(self, topic: str) -> bool:
-        """Return True if the topic of this name is one that the group is, or will be, joined for."""
-        return topic in self._wanted
-
     async def finish(self, deadline: float) -> None:
         """Hand out nothing more, and wait until the clients have committed, or until the deadline (loop time)."""
         if self._joined is not None:

@@ -116,6 +116,8 @@ class Offsets:
     def update(self, link: ServedConnection, request: Command) -> Served:
         """Serve UPDATE_CONSUMER_OFFSET."""
         header = UpdateOffsetHeader.decode(request.ext)
+        if header.commit_offset < 0:  # Go clients do that for queues from which they got nothing
+            return request.answer()
         topic = self._broker.known_topic(header.topic)
         if topic is not None and header.queue_id in topic.partitions and self._commit_at_once(link, header, topic):
             return request.answer()

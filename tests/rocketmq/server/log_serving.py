@@ -6,6 +6,7 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from mqbridge.groups.store import GroupStore
 from mqbridge.listener.listener import Listener, ListenerSettings
@@ -14,6 +15,8 @@ from mqbridge.log.adapter.cluster import LogCluster
 from mqbridge.log.store.settings import LogSettings
 
 ONE_WAY = 2
+HEART_BEAT = 34
+CLIENT = "c"
 
 
 @asynccontextmanager
@@ -42,3 +45,22 @@ def frame(code: int, fields: dict[str, str], body: bytes, *, opaque: int = 1, fl
     header = {"code": code, "language": "JAVA", "version": 479, "opaque": opaque, "flag": flag, "extFields": fields}
     packed = json.dumps(header).encode()
     return struct.pack(">II", 4 + len(packed) + len(body), len(packed)) + packed + body
+
+
+def heartbeat(*topics: str, opaque: int = 1) -> bytes:
+    """Return the heartbeat of a push consumer of group g."""
+    consumer = {
+        "groupName": "g", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+        "subscriptionDataSet": [{"topic": topic, "subString": "*", "subVersion": 1} for topic in topics],
+    }  # fmt: skip
+    body = {"clientID": CLIENT, "producerDataSet": [], "consumerDataSet": [consumer]}
+    return frame(HEART_BEAT, {}, json.dumps(body).encode(), opaque=opaque)
+
+
+async def next_frame(reader: asyncio.StreamReader) -> tuple[dict[str, Any], bytes]:
+    """Return the header and the body of the next request or answer."""
+    (size,) = struct.unpack(">I", await reader.readexactly(4))
+    data = await reader.readexactly(size)
+    header_size = int.from_bytes(data[1:4])
+    return json.loads(data[4 : 4 + header_size]), data[4 + header_size :]
