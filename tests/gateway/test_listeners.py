@@ -319,7 +319,8 @@ def sparse(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_cluster_whose_numbers_are_not_dense_ends_the_start(world: World) -> None:
     config = from_dict(config_of(world, listener()), adapters=ADAPTERS, servers=SERVERS)
     with pytest.raises(ConfigError) as caught:
-        await Gateway(config, ADAPTERS, servers=SERVERS).run()
+        async with asyncio.timeout(PATIENCE_S):
+            await Gateway(config, ADAPTERS, servers=SERVERS).run()
     assert str(caught.value) == NUMBERS
 
 
