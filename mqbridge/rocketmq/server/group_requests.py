@@ -1,7 +1,6 @@
 """Requests of clients about their groups: heartbeats, members, subscriptions, and locks of queues."""
 
 import asyncio
-from collections import defaultdict
 
 from mqbridge.rocketmq.server.broker import Broker
 from mqbridge.rocketmq.server.connection import ServedConnection
@@ -27,8 +26,10 @@ class GroupRequests:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._locks: dict[str, dict[Queue, tuple[str, float]]] = defaultdict(dict)
+        self._locks: dict[str, dict[Queue, tuple[str, float]]] = {}
         """By group: which client has locked a queue, and until when (loop time)."""
+        self._swept_at = 0.0
+        """Loop time at which expired locks were forgotten last."""
 
     def heartbeat(self, link: ServedConnection, request: Command) -> Command:
         """Serve HEART_BEAT."""
@@ -62,13 +63,17 @@ class GroupRequests:
         """Serve LOCK_BATCH_MQ: a queue that another gateway has cannot be locked here."""
         wanted = LockRequest.decode(request.body)
         now = asyncio.get_running_loop().time()
-        locks = self._locks[wanted.group]
+        if now > self._swept_at + LOCK_S:
+            self._sweep(now)
+        locks = self._locks.get(wanted.group, {})
         locked = []
         for queue in wanted.queues:
-            owner, until = locks.get(queue, ("", 0.0))
-            if (owner in {"", wanted.client_id} or until <= now) and self._is_here(wanted.group, queue):
+            owner, until = locks.get(queue, (wanted.client_id, 0.0))
+            if (owner == wanted.client_id or until <= now) and self._is_here(wanted.group, queue):
                 locks[queue] = wanted.client_id, now + LOCK_S
                 locked.append(queue)
+        if locks:
+            self._locks[wanted.group] = locks
         return request.answer(body=LockedQueues(tuple(locked)).encode())
 
     def _is_here(self, group: str, queue: Queue) -> bool:
@@ -82,17 +87,17 @@ class GroupRequests:
     def unlock(self, _: ServedConnection, request: Command) -> Command:
         """Serve UNLOCK_BATCH_MQ."""
         wanted = LockRequest.decode(request.body)
-        locks = self._locks[wanted.group]
+        locks = self._locks.get(wanted.group, {})
         for queue in wanted.queues:
-            if locks.get(queue, ("", 0.0))[0] == wanted.client_id:
+            if queue in locks and locks[queue][0] == wanted.client_id:
                 del locks[queue]
         if not locks:
-            del self._locks[wanted.group]
+            self._locks.pop(wanted.group, None)
         return request.answer()
 
-    def sweep(self) -> None:
+    def _sweep(self, now: float) -> None:
         """Forget locks that have expired."""
-        now = asyncio.get_running_loop().time()
+        self._swept_at = now
         for group, locks in list(self._locks.items()):
             for queue in [queue for queue, (_, until) in locks.items() if until <= now]:
                 del locks[queue]
