@@ -14,7 +14,9 @@ SERVERS = ("tubemq", "pulsar", "rocketmq")
 DIRECTIONS = tuple(f"{source}-{target}" for source, target in product(SERVERS, SERVERS))
 _BETWEEN_SYSTEMS = tuple(f"{source}-{target}" for source, target in product((*SERVERS, "log"), (*SERVERS, "log")))
 LISTENERS = ("rocketmq_listener", "log_listener", "log_own_listener")
-"""Clusters behind a listener, whose topics the official client uses through it."""
+"""Clusters behind a listener, whose topics the official client for Pulsar uses through it."""
+ROCKETMQ_LISTENERS = ("rocketmq_rmqlistener", "log_rmqlistener")
+"""The same with the official client for RocketMQ."""
 LISTENER_DIRECTIONS = (
     "rocketmq_listener-log",
     "log_listener-rocketmq",
@@ -25,8 +27,18 @@ LISTENER_DIRECTIONS = (
     "rocketmq-log_listener",
     "rocketmq-log_own_listener",
 )
-"""Directions that begin or end with a listener."""
-KNOWN_DIRECTIONS = (*_BETWEEN_SYSTEMS, *LISTENER_DIRECTIONS)
+"""Directions that begin or end with a listener for Pulsar clients."""
+ROCKETMQ_LISTENER_DIRECTIONS = (
+    "rocketmq_rmqlistener-log",
+    "log_rmqlistener-rocketmq",
+    "log_rmqlistener-log",
+    "log-rocketmq_rmqlistener",
+    "rocketmq-log_rmqlistener",
+    "log-log_rmqlistener",
+)
+"""The same for RocketMQ clients."""
+AT_LISTENERS = frozenset({*LISTENERS, *ROCKETMQ_LISTENERS})
+KNOWN_DIRECTIONS = (*_BETWEEN_SYSTEMS, *LISTENER_DIRECTIONS, *ROCKETMQ_LISTENER_DIRECTIONS)
 """The directions of DIRECTIONS, those from and to the embedded log, and those of listeners."""
 WITHOUT_SERVERS = "log-log"
 """Direction between two topics of the embedded log: it needs no Java, and has only faults of instances."""
@@ -233,7 +245,10 @@ def draw(seed: int, seconds: float, directions: Sequence[str], only: Sequence[st
         for direction, kind in zip(directions, _draw_kinds(rng, load, len(directions)), strict=True)
     }
     layouts = {direction: _draw_layout(rng) for direction in directions}
-    for direction in set(directions) & set(LISTENER_DIRECTIONS):  # clients count partitions without gaps
+    for direction in set(directions) & {
+        *LISTENER_DIRECTIONS,
+        *ROCKETMQ_LISTENER_DIRECTIONS,
+    }:  # clients count partitions without gaps
         layouts[direction] = layouts[direction]._replace(at_one_broker=False)
     events = []
     at = FIRST_S
@@ -288,7 +303,7 @@ def _possible_targets(what: str, directions: Sequence[str], instances: Sequence[
     servers = [cluster for cluster in clusters(directions) if not cluster.startswith("log")]
     sources = [cluster for cluster in servers if any(ends(direction)[0] == cluster for direction in directions)]
     apart = [each for each in directions if len(set(ends(each))) > 1 and not ends(each)[0].startswith("log")]
-    plain = [direction for direction in directions if not set(ends(direction)) & set(LISTENERS)]
+    plain = [direction for direction in directions if not AT_LISTENERS.intersection(ends(direction))]
     stays = [("a", "stays")]
     possible: dict[str, Sequence[tuple[str, ...]]] = {
         "instance": [(name,) for name in instances],
@@ -310,7 +325,7 @@ def _possible_targets(what: str, directions: Sequence[str], instances: Sequence[
         "end": [(cluster, *end) for cluster in sources for end in _possible_ends(cluster, instances)],
         "missing": [(cluster, *end) for cluster in servers for end in [*stays, *_possible_ends(cluster, instances)]],
         "direction": [(direction,) for direction in plain],
-        "listener": [(cluster,) for cluster in clusters(directions) if cluster in LISTENERS],
+        "listener": [(cluster,) for cluster in clusters(directions) if cluster in AT_LISTENERS],
     }
     return list(possible[what])
 

@@ -1,4 +1,4 @@
-"""A producer of the official client for Pulsar that sends to one topic through a listener, with the methods of a flow."""
+"""A producer of an official client that sends to one topic through a listener, with the methods of a flow."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ POLL_S = 0.2
 
 
 class SdkFlow:
-    """Runs the Java program PulsarFlow. See `Flow`: the sends of the client are repeated until the listener answers them."""
+    """Runs a Java program, PulsarFlow or RocketFlow. See `Flow`: sends are repeated until the listener answers them."""
 
-    def __init__(self, url: str, topic: str, partitions: int, load: Load, control: Path) -> None:
-        """`topic` is its name for clients of the listener; `control` is the file that controls the program."""
+    def __init__(self, program: str, address: dict[str, str], topic: str, partitions: int, load: Load, control: Path) -> None:
+        """`address` is the argument of the program that has the address of the listener, and `topic` its name for clients.
+
+        `control` is the file that controls the program.
+        """
         self.topic, self.load, self.sent, self.first = topic, load, [0] * partitions, [0] * partitions
-        self._url, self._control = url, control
+        self._name, self._address, self._control = program, address, control
         self._program: JavaProgram | None = None
         self._pauses = self._burst = 0
 
@@ -38,8 +41,8 @@ class SdkFlow:
 
     def _spawn(self) -> JavaProgram:
         return java.spawn(
-            "PulsarFlow",
-            url=self._url,
+            self._name,
+            **self._address,
             topic=self.topic,
             partitions=len(self.sent),
             control=str(self._control),

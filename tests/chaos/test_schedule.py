@@ -5,7 +5,19 @@ from __future__ import annotations
 from tests.chaos import soak
 from tests.chaos.faults import FAULTS
 from tests.chaos.layout import IDENTITY, KEY, MODULO, Layout
-from tests.chaos.schedule import DIRECTIONS, FULL, KINDS, LISTENER_DIRECTIONS, LISTENERS, SLOW, draw, ends
+from tests.chaos.schedule import (
+    AT_LISTENERS,
+    DIRECTIONS,
+    FULL,
+    KINDS,
+    LISTENER_DIRECTIONS,
+    ROCKETMQ_LISTENER_DIRECTIONS,
+    SLOW,
+    draw,
+    ends,
+)
+
+AT_EITHER_LISTENER = (*LISTENER_DIRECTIONS, *ROCKETMQ_LISTENER_DIRECTIONS)
 
 
 def test_the_seed_determines_the_schedule() -> None:
@@ -89,20 +101,20 @@ def test_an_hour_of_soak_restarts_the_broker_every_five_minutes_and_pauses_the_t
 
 
 def test_listeners_have_faults_of_their_own() -> None:
-    events = [event for seed in range(20) for event in draw(seed, 60, LISTENER_DIRECTIONS).events]
+    events = [event for seed in range(20) for event in draw(seed, 60, AT_EITHER_LISTENER).events]
     names = {event.kind.name for event in events}
     assert names >= {"kill_listener", "roll_listener", "stop_listener", "cut_listener", "hold_listener", "delay_listener"}
-    assert {event.where[0] for event in events if event.kind.where == "listener"} == set(LISTENERS)
+    assert {event.where[0] for event in events if event.kind.where == "listener"} == AT_LISTENERS
 
 
 def test_partitions_of_listeners_have_no_gaps() -> None:
-    layouts = [layout for seed in range(20) for layout in draw(seed, 60, LISTENER_DIRECTIONS).layouts.values()]
+    layouts = [layout for seed in range(20) for layout in draw(seed, 60, AT_EITHER_LISTENER).layouts.values()]
     assert not any(layout.at_one_broker for layout in layouts)
 
 
 def test_operators_do_not_change_the_topics_of_listeners() -> None:
-    events = [event for seed in range(20) for event in draw(seed, 60, LISTENER_DIRECTIONS).events]
+    events = [event for seed in range(20) for event in draw(seed, 60, AT_EITHER_LISTENER).events]
     assert not {event.kind.name for event in events} & {"grow", "refuse_target", "move_stopped"}
     changing = {event.where[0] for event in events if event.kind.name in ("remake_topic", "truncate", "move_running")}
     assert changing
-    assert not {ends(direction)[0] for direction in changing} & set(LISTENERS)
+    assert not {ends(direction)[0] for direction in changing} & AT_LISTENERS

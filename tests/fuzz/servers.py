@@ -1,4 +1,4 @@
-"""Servers of listeners: frames of a client before and after its handshake. A connection ends, and leaves nothing behind.
+"""The server for Pulsar clients: frames before and after the handshake. A connection ends, and leaves nothing behind.
 
 python -m tests.fuzz --only servers --seconds 600
 """
@@ -25,7 +25,7 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import BaseCommand, CommandSubscribe
 from mqbridge.testing.memory.adapter.cluster import MemoryCluster
 from mqbridge.testing.memory.adapter.config import MemoryConfig
 from mqbridge.testing.memory.broker import delete_broker
-from mqbridge.wire.cutter import FrameCutter
+from mqbridge.wire.cutter import FrameCutter, Measure
 from tests.fuzz.pulsar import COMMANDS
 from tests.fuzz.target import Target, halves
 from tests.pulsar.server.serving import TOPIC, batch_frame, entry_frame, listener_settings
@@ -39,14 +39,16 @@ MAX_ROUNDS = 3000
 class MemoryEndpoint:
     """A connection without a socket: what is sent is read at once."""
 
-    peer, local_address = "client:1", "server:6650"
+    peer, local_address = "client:1", "127.0.0.1:6650"
     is_writable, is_reading_paused = True, False
     queued_bytes = 0
 
-    def __init__(self) -> None:
+    def __init__(self, measure: Measure, read: Callable[[bytes], object]) -> None:
+        """`read` gets each frame that is sent."""
         self.alive = True
         self.sent_bytes = 0
         self.on_bytes: Callable[[bytes], None] | None = None
+        self._measure, self._read = measure, read
 
     @property
     def received_at(self) -> float:
@@ -59,11 +61,14 @@ class MemoryEndpoint:
     def try_send(self, *pieces: bytes) -> bool:
         data = b"".join(pieces)
         self.sent_bytes += len(data)
-        cutter = FrameCutter(FrameMeter(MAX_UNREAD_REPLY_BYTES).measure)
+        cutter = FrameCutter(self._measure)
         for one in cutter.feed(data):
-            parse_frame(one)
+            self._read(one)
         assert not cutter.buffered
         return self.alive
+
+    def send(self, *pieces: bytes) -> None:
+        self.try_send(*pieces)
 
     def reply(self, *pieces: bytes) -> None:
         self.try_send(*pieces)
@@ -94,16 +99,21 @@ class Errors(logging.Handler):
         self.records.append(self.format(record))
 
 
+Prepare = Callable[[Listener], Awaitable[None]]
+
+
 class Bench:
     """An event loop with a listener, which is made anew from time to time."""
 
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+    def __init__(self, loop: asyncio.AbstractEventLoop, prepare: Prepare | None = None, **settings: Any) -> None:
+        """`settings` are those of the listener; `prepare` is called with each new one."""
+        self._loop, self._prepare, self._settings = loop, prepare, settings
         self._folder = tempfile.TemporaryDirectory(prefix="fuzz-server")
         self._inputs = 0
         self._end: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._errors = Errors()
-        logging.getLogger("mqbridge").addHandler(self._errors)
+        for name in ("mqbridge", "asyncio"):
+            logging.getLogger(name).addHandler(self._errors)
         self.listener: Listener
 
     def __call__(self, use: Callable[[Listener], Awaitable[None]]) -> None:
@@ -127,9 +137,14 @@ class Bench:
         await cluster.connect()
         path = Path(self._folder.name) / f"{self._inputs}.db"
         store = GroupStore(path)
-        self.listener = Listener(listener_settings(deduplicate=True), load_servers()["pulsar"], cluster, cluster, store, "me")
+        settings = listener_settings(**self._settings)
+        self.listener = Listener(settings, load_servers()[settings.system], cluster, cluster, store, "me")
+        if self._prepare is not None:
+            await self._prepare(self.listener)
 
         async def end() -> None:
+            await self.listener.server.close(0.0)
+            await self.listener.parking.close(0.0)
             await self.listener.publishers.close_all(0.0)
             await self.listener.groups.close(0.0)
             await store.close()
@@ -146,7 +161,7 @@ bench: Bench | None = None
 def serve(data: bytes) -> None:
     """Serve a connection that sends these bytes; the first one tells whether it has made its handshake."""
     global bench  # noqa: PLW0603 - one event loop for all inputs, made when the first one comes
-    bench = Bench() if bench is None else bench
+    bench = Bench(asyncio.new_event_loop(), deduplicate=True) if bench is None else bench
     bench(lambda listener: _serve(listener, data))
 
 
@@ -154,7 +169,7 @@ async def _serve(listener: Listener, data: bytes) -> None:
     server: Any = listener.server
     broker: Broker = server.broker
     session: ServedConnection = server.make_session()
-    endpoint: Any = MemoryEndpoint()
+    endpoint: Any = MemoryEndpoint(FrameMeter(MAX_UNREAD_REPLY_BYTES).measure, parse_frame)
     session.on_connected(endpoint)
     if data[:1] != b"\0":
         session.on_frames([client_commands.connect("fuzz", "none", b"", None)])

@@ -74,11 +74,13 @@ class ListenerProcess:
         network: Network | None = None,
         checkout: Path | None = None,
     ) -> None:
-        """`network` carries its connections to the cluster; `advertise` is the address of a proxy before it."""
+        """`network` carries its connections to the cluster; `advertise` is the address of a proxy before it, see there."""
         (self.port,) = free_ports(1)
         self.name, self.options, self.folder = name, options, folder
         self.log = folder / "listener.log"
-        self._advertise, self._network, self._checkout = advertise, network, checkout
+        self.advertise = advertise
+        """The address that clients are told; may be set before `start`, because a proxy needs our port."""
+        self._network, self._checkout = network, checkout
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -122,7 +124,7 @@ class ListenerProcess:
             environment[VARIABLE] = self._network.redirections
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.kit.listener", json.dumps({**settings, "advertise": self._advertise})],
+                [sys.executable, "-m", "tests.kit.listener", json.dumps({**settings, "advertise": self.advertise})],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

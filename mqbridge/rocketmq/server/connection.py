@@ -181,7 +181,14 @@ class ServedConnection:
         self._requests += 1
         task = spawn(self._serve(request, served), f"{request_name(request.code)} of {self.peer}")
         self._tasks[task] = request.code
-        task.add_done_callback(self._tasks.pop)
+        task.add_done_callback(lambda task: self._on_served(task, served))
+
+    def _on_served(self, task: "asyncio.Task[None]", served: Coroutine[Any, Any, Answer]) -> None:
+        served.close()  # a task that is cancelled before its first step has not begun it
+        del self._tasks[task]
+        self._requests -= 1
+        if self._requests < MAX_REQUESTS // 2:
+            self._endpoint.resume_reading("requests")
 
     async def _serve(self, request: Command, served: Coroutine[Any, Any, Answer]) -> None:
         try:
@@ -194,10 +201,6 @@ class ServedConnection:
         else:
             if answer is not None:
                 self.answer(request, answer)
-        finally:
-            self._requests -= 1
-            if self._requests < MAX_REQUESTS // 2:
-                self._endpoint.resume_reading("requests")
 
     def _refuse(self, request: Command, error: Exception) -> None:
         status = status_of(error)
@@ -228,7 +231,9 @@ class ServedConnection:
             self._endpoint.reply(head)
 
     def deliver(self, request: Command, answer: Command) -> None:
-        """Send an answer with messages; the caller has waited until there is room."""
+        """Send an answer with messages, unless the client wants none; the caller has waited until there is room."""
+        if request.is_oneway:
+            return
         head = frames.encode_without_body(answer, binary=request.binary)
         self._endpoint.try_send(head, answer.body) if answer.body else self._endpoint.try_send(head)
 

@@ -5,7 +5,6 @@ was refused because this gateway does not have a queue yet is told to share the 
 """
 
 import asyncio
-from collections import defaultdict
 
 from mqbridge.rocketmq.server.broker import Broker
 from mqbridge.rocketmq.server.connection import ServedConnection
@@ -31,9 +30,9 @@ class GroupRequests:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._locks: dict[str, dict[Queue, tuple[str, float]]] = defaultdict(dict)
+        self._locks: dict[str, dict[Queue, tuple[str, float]]] = {}
         """By group: which client has locked a queue, and until when (loop time)."""
-        self._refused: dict[str, set[ServedConnection]] = defaultdict(set)
+        self._refused: dict[str, set[ServedConnection]] = {}
         """By group: the clients that could not lock a queue because it is not here."""
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -82,15 +81,17 @@ class GroupRequests:
             if self._broker.known_topic(name) is None:
                 await self._broker.find_topic(name)
         now = asyncio.get_running_loop().time()
-        locks = self._locks[wanted.group]
+        locks = self._locks.get(wanted.group, {})
         locked = []
         for queue in wanted.queues:
-            owner, until = locks.get(queue, ("", 0.0))
+            owner, until = locks.get(queue, (wanted.client_id, 0.0))
             if not self._is_here(wanted.group, queue):
-                self._refused[wanted.group].add(link)
-            elif owner in {"", wanted.client_id} or until <= now:
+                self._refused.setdefault(wanted.group, set()).add(link)
+            elif owner == wanted.client_id or until <= now:
                 locks[queue] = wanted.client_id, now + LOCK_S
                 locked.append(queue)
+        if locks:
+            self._locks[wanted.group] = locks
         return request.answer(body=LockedQueues(tuple(locked)).encode())
 
     def _is_here(self, group: str, queue: Queue) -> bool:
@@ -111,12 +112,12 @@ class GroupRequests:
     def unlock(self, _: ServedConnection, request: Command) -> Command:
         """Serve UNLOCK_BATCH_MQ."""
         wanted = LockRequest.decode(request.body)
-        locks = self._locks[wanted.group]
+        locks = self._locks.get(wanted.group, {})
         for queue in wanted.queues:
-            if locks.get(queue, ("", 0.0))[0] == wanted.client_id:
+            if queue in locks and locks[queue][0] == wanted.client_id:
                 del locks[queue]
         if not locks:
-            del self._locks[wanted.group]
+            self._locks.pop(wanted.group, None)
         return request.answer()
 
     def _forget_expired(self) -> None:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tests.chaos.systems.listener import LogAtListener, LogOwnListener, RocketMQAtListener
+from tests.chaos.systems.listener import (
+    LogAtListener,
+    LogAtRocketMQListener,
+    LogOwnListener,
+    RocketMQAtListener,
+    RocketMQAtRocketMQListener,
+)
 from tests.chaos.systems.log import LogSystem
 from tests.chaos.systems.pulsar import PulsarSystem
 from tests.chaos.systems.rocketmq import RocketMQSystem
@@ -20,5 +26,7 @@ SYSTEMS: dict[str, type[System]] = {
         LogAtListener,
         LogOwnListener,
         RocketMQAtListener,
+        LogAtRocketMQListener,
+        RocketMQAtRocketMQListener,
     )
 }

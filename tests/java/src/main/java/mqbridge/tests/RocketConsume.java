@@ -29,6 +29,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  * --until FILE                                 stop as soon as there is such a file
  * --instance NAME  --tls    --access-key K  --secret-key S
  * --digest                                     sha256 and size instead of the body
+ * --announce                                   a line when it has started
  * </pre>
  */
 public final class RocketConsume {
@@ -61,8 +62,12 @@ public final class RocketConsume {
             } else {
                 consumer.registerMessageListener(consume.concurrently());
             }
+            boolean announce = args.flag("announce");
             args.end();
             consumer.start();
+            if (announce) {
+                Program.printNow(Program.object("started", true));
+            }
             consume.run();
             consumer.shutdown();
         });
