@@ -207,6 +207,8 @@ async def test_the_end_of_a_connection_ends_its_pulls() -> None:
     await until(lambda: ended == [True])
     assert opened.changes == [True, False]
     assert opened.connection.state is ConnectionState.CLOSED
+    assert opened.connection._idle is not None
+    assert opened.connection._idle.cancelled()
     assert not opened.connection.alive
     assert opened.endpoint.written == []
 

@@ -14,7 +14,7 @@ from mqbridge.rocketmq.mapping.sent_units import unit_of_message
 from mqbridge.rocketmq.server import pulls as module
 from mqbridge.rocketmq.server.pulls import PullState, QueuePull
 from mqbridge.rocketmq.server.support import NO_SQL
-from mqbridge.rocketmq.wire.bodies.groups import ACTIVELY, BROADCASTING
+from mqbridge.rocketmq.wire.bodies.groups import ACTIVELY, BROADCASTING, PASSIVELY
 from mqbridge.rocketmq.wire.bodies.offsets import ResetOffsets
 from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
@@ -599,3 +599,40 @@ async def test_the_state_table_of_a_pull() -> None:
         await pull._tell_lost()
         assert not client.was_pushed(Code.RESET_CONSUMER_CLIENT_OFFSET)
         assert bodies_of(await client.read(0)) == [b"a"], "a new one is opened"
+
+
+async def test_a_cpp_client_that_pulls_before_it_is_told_waits_and_is_told() -> None:
+    async with serving() as served:
+        client = await served.connect("c", "CPP")
+        await client.store(b"a", b"b")
+        await client.read(0)
+        await client.commit(1)
+        (pull,) = pulls_of(served)
+        pull.on_lost()
+        assert pull._lost_timer is not None
+        pull._lost_timer.cancel()
+        waiting = client.start_pull(2, sys_flag=HELD_FREE)
+        await until_waiting(served)
+        assert (pull.state, client.has(waiting)) == (PullState.LOST, False)
+        await pull._tell_lost()
+        request = await client.pushed(Code.RESET_CONSUMER_CLIENT_OFFSET)
+        assert ResetOffsets.decode(request.body).offsets == {Queue("t", "mqbridge-app", 0): 1}
+        assert pull.state is PullState.WAITING
+        await client.store(b"c")
+        assert bodies_of(decode_records((await client.answer(waiting)).body)) == [b"c"]
+        assert pull.state is PullState.FREE
+
+
+@pytest.mark.parametrize(("kind", "expected"), [(PASSIVELY, [b"c"]), (ACTIVELY, [b"a", b"b", b"c"])])
+async def test_only_a_client_that_chooses_its_offsets_gets_again_what_its_group_has_consumed(
+    kind: str, expected: list[bytes]
+) -> None:
+    async with serving(owns_groups=False) as served:
+        client = await served.connect()
+        await client.store(b"a", b"b", b"c")
+        await client.commit(2)
+        await client.join("t", consume_type=kind)
+        topic = await served.broker.readable_topic("t")
+        await until(lambda: feed_state(served, topic) == "held")
+        assert bodies_of(await client.read(0, sys_flag=PULL_HELD)) == expected
+        assert await client.committed() == 2
