@@ -108,15 +108,18 @@ class OffsetWatch:
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self.samples: list[OffsetSample] = []
         self._cluster, self._topic = cluster, topic
+        self._asking = asyncio.Lock()
+        """Held by a question: samples are in the order of their answers."""
 
     async def sample(self) -> OffsetSample:
         """Ask now."""
-        described = await self._cluster.describe(self._topic)
-        assert described is not None
-        committed = await self._cluster.committed(self._topic, GROUP)
-        offsets = {described.index_by_partition[name]: position[0] for name, position in committed.items()}
-        self.samples.append(OffsetSample(time.time_ns() // 1000, offsets))
-        return self.samples[-1]
+        async with self._asking:
+            described = await self._cluster.describe(self._topic)
+            assert described is not None
+            committed = await self._cluster.committed(self._topic, GROUP)
+            offsets = {described.index_by_partition[name]: position[0] for name, position in committed.items()}
+            self.samples.append(OffsetSample(time.time_ns() // 1000, offsets))
+            return self.samples[-1]
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[OffsetWatch]:
