@@ -99,13 +99,13 @@ async def test_a_lock_expires(monkeypatch: pytest.MonkeyPatch) -> None:
         owner, until_s = requests._locks[GROUP][Q0]
         assert owner == "c"
         assert 59 < until_s - asyncio.get_running_loop().time() <= module.LOCK_S == 60
-        requests.sweep()
+        requests._forget_expired()
         assert GROUP in requests._locks
         requests._locks[GROUP][Q0] = "c", asyncio.get_running_loop().time() - 0.001
         assert await lock(client, Q0, client_id="d") == {Q0}
         monkeypatch.setattr(module, "LOCK_S", -1.0)
         await lock(client, Q1)
-        requests.sweep()
+        requests._forget_expired()
         assert list(requests._locks[GROUP]) == [Q0]
 
 

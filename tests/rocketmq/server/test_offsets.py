@@ -176,7 +176,7 @@ async def test_commits_that_cannot_be_are_refused(owns_groups: bool) -> None:
         assert (await client.commit(1)).code == Status.TOPIC_NOT_EXIST
         await served.create()
         assert (await client.commit(1, queue=4)).code == Status.INVALID_PARAMETER
-        assert (await client.commit(-5)).code == Status.SYSTEM_ERROR
+        assert (await client.commit(-5)).code == 0, "clients in Go commit -1 before they have got anything"
         assert await client.committed() is None
 
 
