@@ -13,6 +13,9 @@ from mqbridge.rocketmq.wire.headers.send import ReplyPushHeader, SendHeader
 from mqbridge.rocketmq.wire.ids import format_host, offset_id
 from mqbridge.rocketmq.wire.properties import Name, find
 
+REPLY_S = 2.0
+"""Maximum time in which the client that has asked takes the reply: the one that replies waits little longer."""
+
 
 class Replies:
     """See the module."""
@@ -45,7 +48,7 @@ class Replies:
             unit_mode=header.unit_mode,
         )
         try:
-            answer = await target.ask(Code.PUSH_REPLY_MESSAGE_TO_CLIENT, push, request.body)
+            answer = await target.ask(Code.PUSH_REPLY_MESSAGE_TO_CLIENT, push, request.body, REPLY_S)
         except (ConnectionLost, TimeoutError) as error:
             raise CodedRefusal(f"the client {client_id} does not take the reply: {error}", Status.SYSTEM_ERROR) from error
         if answer.code != Status.SUCCESS:

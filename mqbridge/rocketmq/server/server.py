@@ -34,6 +34,8 @@ PATIENT = frozenset(
         Code.INVOKE_BROKER_TO_RESET_OFFSET,
         Code.END_TRANSACTION,
         Code.UPDATE_CONSUMER_OFFSET,
+        Code.GET_CONSUMER_RUNNING_INFO,
+        Code.CONSUME_MESSAGE_DIRECTLY,
     }
 )
 """Requests that may take longer than a client usually waits: they limit their time themselves."""
