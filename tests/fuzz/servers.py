@@ -40,7 +40,7 @@ class MemoryEndpoint:
     """A connection without a socket: what is sent is read at once."""
 
     peer, local_address = "client:1", "127.0.0.1:6650"
-    is_writable, is_reading_paused = True, False
+    is_writable, has_room, is_reading_paused = True, True, False
     queued_bytes = 0
 
     def __init__(self, measure: Measure, read: Callable[[bytes], object]) -> None:

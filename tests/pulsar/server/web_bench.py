@@ -17,6 +17,7 @@ from mqbridge.listener.backing_groups import BackingGroups
 from mqbridge.listener.definitions import Definitions
 from mqbridge.listener.feed import FeedLimits
 from mqbridge.listener.groups import GroupNames, Groups, Partitions
+from mqbridge.listener.internal_topic import InternalTopic
 from mqbridge.listener.limits import InFlightBytes, UnacknowledgedBytes
 from mqbridge.listener.notes import Notes
 from mqbridge.listener.own_groups import OwnGroups
@@ -137,6 +138,9 @@ class WebBench:
             "max_message_bytes": lambda: None,
             "may_manage": True,
             "deduplicates": False,
+            "memory": UnacknowledgedBytes(1 << 20),
+            "delays": lambda: False,
+            "internal_topic": lambda end: InternalTopic(self.cluster, f"mqbridge-app-{end}", "test"),
             "advertise": None,
             "port": lambda: 6650,
         }
