@@ -202,6 +202,7 @@ class Broker:
             task.add_done_callback(lambda _: self._retry_tasks.pop(retry, None))
         if retry not in self._retry_tasks:
             self._follow(group)
+        self._signal(group.name)
 
     async def _make_retry_topic(self, group: ConsumerGroup, name: str) -> None:
         """Make the retry topic of a group, so that it is a part of the membership from the begin."""
@@ -248,7 +249,7 @@ class Broker:
         self.on_feed_changed(group, feed.key.topic, feed.key.partition, feed.is_held)
 
     def _signal(self, group: str) -> None:
-        """Wake those that wait for a queue of a group."""
+        """Wake those that wait for a queue of a group, or to be a member."""
         if (signal := self._signals.pop(group, None)) is not None:
             signal.set()
 
@@ -268,6 +269,15 @@ class Broker:
             await self._signals.setdefault(group, asyncio.Event()).wait()
         return feed
 
+    def is_expected(self, link: ServedConnection, group: str) -> bool:
+        """Return True if a client will get the messages of a group's lanes once it has sent a heartbeat."""
+        return isinstance(self.services.groups, BackingGroups) and self.clients.is_expected(link, group)
+
+    async def wait_for_heartbeat(self, link: ServedConnection, group: str) -> None:
+        """Wait until a client that is expected is a member of its group; the caller limits the time."""
+        while self.is_expected(link, group):
+            await self._signals.setdefault(group, asyncio.Event()).wait()
+
     async def committed_number(self, group: str, topic: ListenedTopic, queue: int) -> int | None:
         """Return the offset that a group has committed; None if it has none. Raises ClusterError."""
         feed = self.feed_of(group, topic, queue)
@@ -286,6 +296,8 @@ class Broker:
             own.commit(topic, queue, group, self.position(offset), backwards=False)
         elif self.is_shared(link, group, topic_name):
             self.commit_lane(group, topic, queue, offset)
+        else:
+            self.clients.expect(link, group)  # clients that assign themselves queues, and tools, commit with no pull
 
     def begin_reset(self, link: ServedConnection, group: str, topic: ListenedTopic, queue: int, target: int) -> None:
         """Ignore what a client commits in this queue until it goes on at this offset, but for RESET_S at most."""

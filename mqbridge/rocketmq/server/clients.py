@@ -4,7 +4,8 @@ A client is a member of its groups from its first heartbeat until it leaves them
 for EXPIRY_S. When the members of a consumer group change, or what one of them has subscribed to, all of them are told: they share
 the queues among themselves.
 
-What this rests on: a client has one connection, on which it sends its heartbeats and pulls.
+What this rests on: a client has one connection, on which it sends its heartbeats and pulls. When that was lost, it pulls at the
+new one before its next heartbeat, up to 30 s later: until then its pulls are the only sign that it is a member.
 """
 
 import asyncio
@@ -241,6 +242,18 @@ class Clients:
     def was_member(self, link: ServedConnection, group: str) -> bool:
         """Return True if the client at this connection is, or was, a member of a group: its last commits may come late."""
         return group in self._groups_of.get(link, ())
+
+    def expect(self, link: ServedConnection, group: str) -> None:
+        """Take note that the client at this connection does what only members of a group do."""
+        groups = self._groups_of.setdefault(link, set())
+        if len(group) <= MAX_NAME_CHARS and len(groups) < MAX_GROUPS:
+            groups.add(group)
+
+    def is_expected(self, link: ServedConnection, group: str) -> bool:
+        """Return True if the client at this connection is, or was, a member of a group, but has not said so now."""
+        known = self.consumers.get(group)
+        is_member = known is not None and any(member.link is link for member in known.members.values())
+        return not is_member and self.was_member(link, group)
 
     def producer_links(self, group: str) -> list[ServedConnection]:
         """Return the connections of a producer group that are alive."""

@@ -137,9 +137,8 @@ class Offsets:
             feed is not None and feed.is_held and broker.clients.was_member(link, group)
         ):
             return False
-        known = broker.clients.consumers.get(group)
         goes_back = feed is not None and feed.committed is not None and offset < feed.committed
-        if goes_back and known is not None and known.is_active(link):
+        if goes_back and self._chooses_itself(link, group):
             return False  # it has chosen to read these again
         broker.commit_lane(group, topic, queue, offset)
         return True
@@ -152,8 +151,19 @@ class Offsets:
         is_member = self._broker.clients.was_member(link, header.consumer_group)
         if not is_member and not self._broker.services.may_manage:
             raise CodedRefusal(f"offsets of a group are committed by its members: {NOT_MANAGED}", Status.NO_PERMISSION)
-        await self._move(header.consumer_group, topic, header.queue_id, header.commit_offset)
+        if not is_member or self._chooses_itself(link, header.consumer_group) or await self._is_ahead(header, topic):
+            await self._move(header.consumer_group, topic, header.queue_id, header.commit_offset)
         return request.answer()
+
+    def _chooses_itself(self, link: ServedConnection, group: str) -> bool:
+        """Return True if a client may read again what its group has committed, as it likes."""
+        known = self._broker.clients.consumers.get(group)
+        return known is not None and known.is_active(link)
+
+    async def _is_ahead(self, header: UpdateOffsetHeader, topic: ListenedTopic) -> bool:
+        """Return True if the group has not committed this offset: a commit that comes late may be behind those of others."""
+        committed = await self._broker.committed_number(header.consumer_group, topic, header.queue_id)
+        return committed is None or committed < header.commit_offset
 
     async def _move(self, group: str, topic: ListenedTopic, queue: int, offset: int) -> None:
         """Move a group of the cluster; the commits of a client for several queues are moved together."""

@@ -16,8 +16,9 @@ changed its mind: then each is served by itself.
         (idle, end)       all -> CLOSED
 
 Members of a group of the cluster that share a topic get the messages of the lane that this gateway holds, and wait while another
-gateway has it. Everybody else (broadcasts, clients that assign themselves queues, tools) reads by position, as all do where the
-gateway keeps the groups itself: that moves no group.
+gateway has it. A pull that commits comes from such a member; one that has connected again waits until its heartbeat says so.
+Everybody else (broadcasts, clients that assign themselves queues, tools) reads by position, as all do where the gateway keeps the
+groups itself: that moves no group.
 """
 
 import asyncio
@@ -126,7 +127,7 @@ class QueuePull:
                 return None
             self.feed = feed
             return self._answer(request, feed.take(number, *_limits_of(header)), tags)
-        reader = None if self._is_shared() or not self._readers else self._readers[-1]
+        reader = self._readers[-1] if self._readers and self._is_by_position() else None
         if reader is None or not reader.is_ready(number):
             return None
         self.feed = None
@@ -176,6 +177,7 @@ class QueuePull:
 
     async def _read(self, header: PullHeader) -> Slice:
         """Wait for messages. Raises MovedError, TimeoutError if there are none and the client does not wait, ClusterError."""
+        await self._broker.wait_for_heartbeat(self.link, self.key.group)
         if not self._is_shared():
             self.feed = None
             return await self._read_by_position(header)
@@ -273,6 +275,10 @@ class QueuePull:
     def _is_shared(self) -> bool:
         """Return True if the client is to get the messages of the group's lane."""
         return self._broker.is_shared(self.link, self.key.group, self.key.topic)
+
+    def _is_by_position(self) -> bool:
+        """Return True if the client is to get messages from a reader."""
+        return not self._is_shared() and not self._broker.is_expected(self.link, self.key.group)
 
     def _find_feed(self) -> QueueFeed | None:
         return self._broker.feed_of(self.key.group, self.topic, self.key.queue) if self._is_shared() else None

@@ -88,7 +88,8 @@ async def test_a_pull_of_a_member_commits_in_its_lane_and_that_of_a_stranger_not
         await client.store(b"a", b"b", b"c")
         await client.join("t")
         await client.read_all(3, sys_flag=PULL_HELD)
-        await stranger.pull(0, sys_flag=PULL_FREE | COMMIT, commit_offset=3)
+        stranger.start_pull(0, sys_flag=PULL_FREE | COMMIT, commit_offset=3)
+        await stranger.settle()
         assert await client.committed() == 0
         client.start_pull(3, sys_flag=PULL_HELD | COMMIT, commit_offset=2)
         await client.settle()

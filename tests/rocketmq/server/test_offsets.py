@@ -17,6 +17,7 @@ from mqbridge.rocketmq.wire.headers.offsets import (
     SearchOffsetHeader,
     TimestampResult,
 )
+from mqbridge.rocketmq.wire.headers.pull import PullFlag
 from tests.rocketmq.server.serving import (
     GROUP,
     PULL_HELD,
@@ -258,6 +259,31 @@ async def test_strangers_do_not_move_a_group_unless_they_may_manage() -> None:
             assert answer.code == code
             assert (NOT_MANAGED in (answer.remark or "")) == (not manage)
             assert await client.committed() == (1 if manage else None)
+
+
+@pytest.mark.parametrize("manage", [True, False])
+async def test_late_commits_of_a_member_that_has_connected_again_go_forwards_only(manage: bool) -> None:
+    async with serving(owns_groups=False, manage=manage) as served:
+        other, client = await served.connect("1"), await served.connect("2")
+        await join_with(served, client, b"a", b"b", b"c")
+        await other.join("t")
+        await client.close()
+        client = await served.connect("2")
+        client.start_pull(3, sys_flag=PULL_HELD | PullFlag.COMMIT_OFFSET, commit_offset=0)
+        assert [(await client.commit(offset)).code for offset in (2, 1)] == [0, 0]
+        assert await client.committed() == 2
+
+
+@pytest.mark.parametrize("manage", [True, False])
+async def test_late_commits_in_a_queue_of_another_gateway_go_forwards_only(manage: bool) -> None:
+    async with serving(owns_groups=False, manage=manage) as served:
+        client = await served.connect()
+        await join_with(served, client, b"a", b"b", b"c")
+        await client.leave()
+        await until(lambda: GROUP not in served.broker._memberships)
+        for offset, committed in ((2, 2), (1, 2), (3, 3)):
+            assert (await client.commit(offset)).code == 0
+            assert await client.committed() == committed
 
 
 async def test_a_stranger_does_not_move_a_group_that_has_members() -> None:

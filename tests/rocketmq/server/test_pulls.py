@@ -20,6 +20,7 @@ from mqbridge.rocketmq.wire.bodies.queue import Queue
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers.groups import ResetOffsetHeader
+from mqbridge.rocketmq.wire.headers.pull import PullFlag
 from mqbridge.rocketmq.wire.properties import Name
 from mqbridge.rocketmq.wire.record import decode_records
 from tests.rocketmq.server.serving import (
@@ -40,6 +41,7 @@ from tests.rocketmq.server.serving import (
 )
 
 HELD_FREE = PULL_FREE | PULL_HELD
+HELD_COMMITTING = HELD_FREE | PullFlag.COMMIT_OFFSET
 NOT_FOUND, MOVED, AGAIN = Status.PULL_NOT_FOUND, Status.PULL_OFFSET_MOVED, Status.PULL_RETRY_IMMEDIATELY
 
 
@@ -372,6 +374,37 @@ async def test_a_member_gets_the_messages_of_the_lane_and_its_stray_pulls_move_n
         assert told(await client.pull(-1, sys_flag=PULL_HELD)) == (MOVED, 0)
         assert (feed.committed, feed.next) == (2, 3)
         assert bodies_of(await client.read(3, sys_flag=PULL_HELD)) == [b"d"]
+
+
+async def test_a_member_that_has_connected_again_waits_until_its_heartbeat() -> None:
+    """Its pulls come before that, and what they would read by position may be handed out to another member."""
+    async with serving(owns_groups=False) as served:
+        other, client = await served.connect("1"), await served.connect("2")
+        await client.store(b"a", b"b", b"c")
+        await other.join("t")
+        await client.join("t")
+        assert bodies_of(await client.read(0, sys_flag=HELD_COMMITTING, max_msg_nums=1)) == [b"a"]
+        await client.close()
+        client = await served.connect("2")
+        waiting = client.start_pull(1, sys_flag=HELD_COMMITTING, commit_offset=1)
+        await until_waiting(served)
+        assert bodies_of(await other.read(1, sys_flag=PULL_HELD, max_msg_nums=1)) == [b"b"]
+        assert not client.has(waiting)
+        await client.join("t")
+        assert bodies_of(decode_records((await client.answer(waiting)).body)) == [b"b", b"c"]
+
+
+async def test_only_members_commit_with_their_pulls() -> None:
+    async with serving(owns_groups=False) as served:
+        member, stranger = await served.connect("1"), await served.connect("2")
+        await member.store(b"a", b"b")
+        await member.join("t")
+        await member.read_all(2, sys_flag=PULL_HELD)
+        waiting = stranger.start_pull(2, sys_flag=HELD_COMMITTING, commit_offset=2)
+        await until_waiting(served)
+        assert await member.committed() == 0
+        await stranger.join("t")
+        assert not stranger.has(waiting)
 
 
 async def test_a_pull_of_a_lane_that_may_not_wait_is_answered_at_once() -> None:
