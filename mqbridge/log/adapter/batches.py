@@ -1,15 +1,22 @@
-"""Makes batches of stored rows, which are not decoded before their messages are used."""
+"""Makes batches of stored rows, which are not decoded before their messages are used.
+
+A row of units of another system is one unit, or many of one message each whose bytes were joined (see `encoding`).
+"""
 
 from collections.abc import Sequence
 from functools import partial
 
-from mqbridge.log.adapter.unit_formats import decode_unit
+from mqbridge.adapter.formats import JoinableFormat
+from mqbridge.errors import RemoteProtocolError
+from mqbridge.log.adapter.unit_formats import decode_unit, joinable
 from mqbridge.log.store import read
 from mqbridge.log.wire.records import decode_rows
 from mqbridge.message import Batch, Message, Partition, Unit
 
 ROWS = "log.rows"
 """Format of batches of our own records, which have no units."""
+_make_unit = partial(tuple.__new__, Unit)
+"""Makes a unit of its values; `Unit(...)` takes twice the time."""
 
 
 def make_batch(partition: Partition, found: read.Rows, end: int, run: int = 0) -> Batch:
@@ -20,7 +27,7 @@ def make_batch(partition: Partition, found: read.Rows, end: int, run: int = 0) -
     """
     rows, first = found.rows, found.offset
     size = sum(len(records) * max(0, min(end, base + count) - max(first, base)) // count for base, count, records in rows)
-    units = None if found.format is None else partial(_units, rows, found.appended_ms, first, end)
+    units = None if found.format is None else partial(_units, found, end)
     decode = partial(decode_rows, rows, first, end) if units is None else partial(_decode_units, found, end)
     return Batch(
         partition,
@@ -39,13 +46,29 @@ def make_batch(partition: Partition, found: read.Rows, end: int, run: int = 0) -
     )
 
 
-def _units(rows: Sequence[read.Row], appended_ms: Sequence[int], first: int, end: int) -> list[Unit]:
-    """Return the units in these rows that have messages at offsets from `first` to before `end`."""
-    return [
-        Unit(data, count, time_ms, (base,), _left_out(base, count, first, end))
-        for (base, count, data), time_ms in zip(rows, appended_ms, strict=True)
-        if base < end
-    ]
+def _units(found: read.Rows, end: int) -> list[Unit]:
+    """Return the units in these rows that have messages at offsets from `found.offset` to before `end`."""
+    units: list[Unit] = []
+    joins = joinable(found.format or ROWS)
+    for (base, count, data), time_ms in zip(found.rows, found.appended_ms, strict=True):
+        if base >= end:
+            break
+        pieces = [] if joins is None or count == 1 else _split(joins, data)
+        if len(pieces) == count:
+            begin = max(0, found.offset - base)
+            pieces = pieces[begin : end - base]
+            units += [_make_unit((piece, 1, time_ms, (at,), 0)) for at, piece in enumerate(pieces, base + begin)]
+        else:
+            units.append(Unit(data, count, time_ms, (base,), _left_out(base, count, found.offset, end)))
+    return units
+
+
+def _split(joins: JoinableFormat, data: bytes) -> Sequence[bytes]:
+    """Return the bytes of the units that were joined; nothing if they are damaged: they are decoded as one, which says so."""
+    try:
+        return joins.split(data)
+    except RemoteProtocolError:
+        return []
 
 
 def _left_out(base: int, count: int, first: int, end: int) -> int:
@@ -58,7 +81,7 @@ def _left_out(base: int, count: int, first: int, end: int) -> int:
 def _decode_units(found: read.Rows, end: int) -> list[Message]:
     assert found.format is not None  # noqa: S101 - the caller knows it
     messages: list[Message] = []
-    for unit in _units(found.rows, found.appended_ms, found.offset, end):
-        messages += decode_unit(found.format, unit)
-    skipped = found.offset - found.rows[0][0]
-    return messages[skipped : skipped + end - found.offset]
+    for unit in _units(found, end):
+        decoded = decode_unit(found.format, unit)
+        messages += [each for index, each in enumerate(decoded) if not unit.left_out >> index & 1] if unit.left_out else decoded
+    return messages

@@ -1,15 +1,18 @@
-"""Encodes a share as rows of the table `batch`: units as they are, everything else as our own records."""
+"""Encodes a share as rows of the table `batch`: units as they are, everything else as our own records.
+
+Neighbouring units of one message each share a row if their format tells where each one ends (`JoinableFormat`).
+"""
 
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 
-from mqbridge.adapter.formats import MAX_UNIT_MESSAGES
+from mqbridge.adapter.formats import MAX_UNIT_MESSAGES, JoinableFormat
 from mqbridge.adapter.outbound import OutboundSpec
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.adapter.tools.receipts import refused_whole
 from mqbridge.errors import ClusterError, Failure, LocalProtocolError, MappingError
-from mqbridge.log.adapter.unit_formats import STORED_FORMATS, decode_unit
+from mqbridge.log.adapter.unit_formats import STORED_FORMATS, decode_unit, joinable
 from mqbridge.log.store.new_row import NewRow
 from mqbridge.log.store.settings import LogSettings
 from mqbridge.log.wire.records import encode_record, encode_row
@@ -19,6 +22,8 @@ from mqbridge.message import Message, Position, Share, Unit, format_position
 MAX_ROW_BYTES = 512 << 10
 MAX_ROW_MESSAGES = 1000
 """Maximum bytes and messages of a row of our own records, which is always read as a whole. A larger send takes several rows."""
+JOINED_ROW_BYTES = 64 << 10
+"""Maximum bytes of a row of several units: whoever wants one of its messages reads all of it."""
 
 
 Range = tuple[Position, Position]
@@ -196,7 +201,29 @@ def _rows_of(units: Sequence[Unit], unit_format: str, max_bytes: int) -> list[Ne
         if left_out or not 0 < count <= MAX_UNIT_MESSAGES or len(data) > max_bytes:
             return None
         rows.append(_make_row((count, data, unit_format, None, None)))
-    return rows
+    joins = joinable(unit_format) if len(rows) > 1 else None
+    return rows if joins is None else _joined(rows, joins, unit_format)
+
+
+def _joined(rows: list[NewRow], joins: JoinableFormat, unit_format: str) -> list[NewRow]:
+    """Return the rows with neighbours joined: a row takes 5 us besides its bytes. Damaged units stay alone."""
+    joined: list[NewRow] = []
+    pieces: list[bytes] = []
+    size = 0
+    for row in rows:
+        data = row.records
+        is_whole = row.messages == 1 and joins.is_whole(data)
+        if pieces and (not is_whole or size + len(data) > JOINED_ROW_BYTES or len(pieces) == MAX_ROW_MESSAGES):
+            joined.append(_make_row((len(pieces), b"".join(pieces), unit_format, None, None)))
+            pieces, size = [], 0
+        if is_whole:
+            pieces.append(data)
+            size += len(data)
+        else:
+            joined.append(row)
+    if pieces:
+        joined.append(_make_row((len(pieces), b"".join(pieces), unit_format, None, None)))
+    return joined
 
 
 def _range_of(unit: Unit) -> Range:

@@ -8,8 +8,9 @@ import asyncio
 import logging
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import cast
 
-from mqbridge.adapter.formats import UnitFormat, message_positions
+from mqbridge.adapter.formats import JoinableFormat, UnitFormat, message_positions
 from mqbridge.adapter.registry import Adapter, load_adapters
 from mqbridge.mapping.raw_form import raw_properties
 from mqbridge.message import Message, Unit
@@ -65,6 +66,12 @@ def _find(name: str) -> tuple[UnitFormat | None, str]:
     system = name.partition(".")[0]
     missing = f"no installed adapter knows it: install the adapter of {system!r}, or a later version of it"
     return FORMATS.get(name), _problems.get(system, missing)
+
+
+def joinable(name: str) -> JoinableFormat | None:
+    """Return the format with this name if many of its units may be kept as one."""
+    unit_format = FORMATS.get(name)
+    return cast("JoinableFormat", unit_format) if hasattr(unit_format, "split") else None
 
 
 def decode_unit(name: str, unit: Unit) -> Sequence[Message]:

@@ -5,7 +5,7 @@
     partition  `first` and `next` are the offsets of the oldest and of the next message, `bytes` is the size of all its batches,
                or negative if the topic was deleted, see `deleted_bytes`
     jump       offsets of a partition from `first` to before `next` that have no message; `kind` is one of `JUMP_*`
-    batch      `count` messages from offset `base` on, encoded as in `wire/records.py`, or a unit of another system as it is;
+    batch      `count` messages from offset `base` on, encoded as in `wire/records.py`, or units of another system as they are;
                `bytes` is the size of `records`
     position   the offset at which a group (`grp`) continues in a partition
     lease      the member (`owner`) of a group that reads a partition

@@ -10,7 +10,7 @@ from mqbridge.mapping.raw_form import raw_properties
 from mqbridge.message import Message, Position, Unit
 from mqbridge.rocketmq.mapping.stored import FORM, DecodablePull, decode_record
 from mqbridge.rocketmq.wire.neutral_record import neutral_records
-from mqbridge.rocketmq.wire.record import decode_records
+from mqbridge.rocketmq.wire.record import decode_records, is_record, split_records
 
 NAME = "rocketmq.record"
 
@@ -36,6 +36,14 @@ class RecordFormat:
         for message, position in zip(messages, positions, strict=True):
             message.position, message.publish_time = position, unit.published_ms
         return messages
+
+    def is_whole(self, data: bytes) -> bool:
+        """Return True if these bytes are one record, as its size says."""
+        return is_record(data)
+
+    def split(self, data: bytes) -> Sequence[bytes]:
+        """Return the bytes of each record. Raises RemoteProtocolError."""
+        return split_records(data)
 
 
 FORMATS = (RecordFormat(),)

@@ -271,6 +271,24 @@ def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message;
     return records
 
 
+def is_record(data: bytes) -> bool:
+    """Return True if these bytes are one record, as its size says."""
+    return len(data) >= MIN_RECORD_BYTES and int.from_bytes(data[:4], "big") == len(data)
+
+
+def split_records(body: bytes) -> list[bytes]:
+    """Return the bytes of each record, without a look inside. Raises RemoteProtocolError if their sizes do not add up."""
+    found: list[bytes] = []
+    at, end = 0, len(body)
+    while at < end:
+        size = int.from_bytes(body[at : at + 4], "big")
+        if not MIN_RECORD_BYTES <= size <= end - at:
+            raise RemoteProtocolError(_malformed(body, at, f"a record of {size} bytes in {end - at} bytes"))
+        found.append(body[at : at + size])
+        at += size
+    return found
+
+
 def _unpack_ipv6(record: Record, body: bytes, at: int, sys_flag: int) -> tuple[int, int]:
     """Decode the born host and all fields after it again, now with IPv6 sizes; return the index and the size of the body."""
     layout = _LAYOUTS_BY_IPV6_BITS[sys_flag & _IPV6]
