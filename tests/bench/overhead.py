@@ -235,7 +235,6 @@ def connected(endpoint: Endpoint, transport: asyncio.Transport, link: Any) -> En
     """The endpoint of a connection that is made."""
     endpoint.link = link
     endpoint.connection_made(transport)
-    endpoint._transport_batches_writes = True  # as with uvloop's connections
     return endpoint
 
 

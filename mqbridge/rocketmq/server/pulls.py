@@ -96,6 +96,7 @@ class QueuePull:
 
     def __init__(self, broker: Broker, link: ServedConnection, key: PullKey, topic: ListenedTopic) -> None:
         self.state = PullState.FREE
+        self._loop = asyncio.get_running_loop()
         self.key, self.topic, self.link = key, topic, link
         self.used_at = 0.0
         """Loop time of the last pull."""
@@ -116,7 +117,7 @@ class QueuePull:
 
     def serve_at_once(self, request: Command, header: PullHeader, tags: frozenset[str]) -> Command | None:
         """Return the answer to a pull if there is one without waiting; otherwise None, and `serve` is called."""
-        self.used_at = asyncio.get_running_loop().time()
+        self.used_at = self._loop.time()
         if self.state is PullState.LOST and self._can_move:
             return None
         if not self.link.has_room:
@@ -141,7 +142,7 @@ class QueuePull:
             if self.state is PullState.LOST:
                 self._set_free()
                 return self._nothing(request, Status.PULL_OFFSET_MOVED, header.queue_offset if committed is None else committed)
-        self.used_at = asyncio.get_running_loop().time()
+        self.used_at = self._loop.time()
         if self.state is PullState.FREE:
             self.state = PullState.WAITING
         moves, limit = self._moves, asyncio.timeout(self._hold_s(header))
@@ -291,14 +292,13 @@ class QueuePull:
     def on_moved(self) -> None:
         """Take note that the client is to go on elsewhere in the queue: answer the pulls that wait, or wait for the next one."""
         self._moves += 1
-        loop = asyncio.get_running_loop()
         for limit in self._waiting:
             with suppress(RuntimeError):  # it is over already
-                limit.reschedule(loop.time())
+                limit.reschedule(self._loop.time())
         if self.state in {PullState.LOST, PullState.CLOSED} or (self._waiting and self._can_move):
             return
         self.state = PullState.LOST
-        self._lost_timer = loop.call_later(LOST_S if self._can_move else 0.0, self._start_telling)
+        self._lost_timer = self._loop.call_later(LOST_S if self._can_move else 0.0, self._start_telling)
 
     @property
     def _can_move(self) -> bool:
@@ -333,7 +333,7 @@ class QueuePull:
         self._set_free()
         self.state = PullState.CLOSED
         readers, self._readers = self._readers, []
-        deadline = asyncio.get_running_loop().time() + 1.0
+        deadline = self._loop.time() + 1.0
         await asyncio.gather(*(reader.close(deadline) for reader in readers))
 
 

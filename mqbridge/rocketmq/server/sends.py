@@ -93,7 +93,9 @@ class SendQueue:
     def __init__(self, broker: Broker, topic: ListenedTopic, queue: int) -> None:
         self.state = SendState.OPENING
         self.topic, self.queue = topic, queue
-        self.used_at = asyncio.get_running_loop().time()
+        self.loop = asyncio.get_running_loop()
+        """The running loop, stored because `get_running_loop` costs a system call."""
+        self.used_at = self.loop.time()
         """Loop time of the last send, or of the opening."""
         self._broker = broker
         self._publisher: Publisher | None = None
@@ -120,7 +122,7 @@ class SendQueue:
 
     def add(self, send: PendingSend, size: int) -> bool:
         """Add messages that are stored with the next `flush`; return True if they are the first."""
-        self.used_at = asyncio.get_running_loop().time()
+        self.used_at = self.loop.time()
         if self._waiting_bytes + size > GATHERED_BYTES:
             self.flush()
         is_first = not self._waiting
@@ -138,7 +140,7 @@ class SendQueue:
         """Store messages, and call back with the result, or when it has taken too long."""
         publisher = self._publisher
         assert publisher is not None  # noqa: S101 - it is open
-        self.used_at = asyncio.get_running_loop().time()
+        self.used_at = self.loop.time()
         units = [unit for send in sends for unit in send.units]
         publishing = _Publishing(self, publisher, sends)
         batch = batch_of_units(_FORMAT, units)
@@ -159,7 +161,7 @@ class _Publishing:
         self.publication: Publication | None = None
         self._queue = queue
         self._publisher, self._sends = publisher, sends
-        self._timer = asyncio.get_running_loop().call_at(min(send.deadline for send in sends), self._on_slow)
+        self._timer = queue.loop.call_at(min([send.deadline for send in sends]), self._on_slow)
 
     def on_stored(self, stored: Stored) -> None:
         """Answer all sends, unless they were answered as busy."""
@@ -187,6 +189,8 @@ class SendRequests:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._loop: asyncio.AbstractEventLoop
+        """The running loop, stored by `start`."""
         self._queues: dict[tuple[str, int], SendQueue] = {}
         """By the topic's name for clients, and the queue."""
         self._opening: dict[tuple[str, int], asyncio.Task[SendQueue]] = {}
@@ -205,7 +209,8 @@ class SendRequests:
 
     def start(self) -> None:
         """Begin to look for queues that nobody sends to."""
-        self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._close_idle)
+        self._loop = asyncio.get_running_loop()
+        self._sweep = self._loop.call_later(SWEEP_S, self._close_idle)
 
     def stop(self) -> None:
         """End that."""
@@ -231,7 +236,7 @@ class SendRequests:
         except BaseException:
             self._end(link)
             raise
-        deadline = asyncio.get_running_loop().time() + ANSWER_S
+        deadline = self._loop.time() + ANSWER_S
         if due_ms is None:
             known = self._queues.get((header.topic, header.queue_id))
             if known is not None and known.is_open:
@@ -396,7 +401,7 @@ class SendRequests:
         done = self._answering(link, request, queue, units)
         if queue.add(PendingSend(units, done, deadline), sum([len(unit.data) for unit in units])):
             if not self._to_flush:
-                asyncio.get_running_loop().call_soon(self._flush)
+                self._loop.call_soon(self._flush)
             self._to_flush.append(queue)
 
     def _flush(self) -> None:
@@ -455,13 +460,13 @@ class SendRequests:
                 link.answer(request, result(request, offset_id(link.host, 0), queue, 0, unique_id))
 
         busy = ClusterError(f"nothing was stored within {ANSWER_S:g} s; the message may be stored all the same")
-        waiting.append(asyncio.get_running_loop().call_at(deadline, answer, busy))
+        waiting.append(self._loop.call_at(deadline, answer, busy))
         self._broker.services.parking.deposit(topic, queue, unit, due_ms, answer)
 
     # --- the end ----------------------------------------------------------------------------------------------------------
 
     def _close_idle(self) -> None:
-        oldest = asyncio.get_running_loop().time() - IDLE_S
+        oldest = self._loop.time() - IDLE_S
         for key, queue in list(self._queues.items()):
             if queue.used_at < oldest or not queue.is_open:
                 del self._queues[key]

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from operator import itemgetter
+from typing import Self, cast
 
 from mqbridge.rocketmq.wire.headers.base import Header, named
 
@@ -66,8 +67,48 @@ class SendHeader(Header):
     def decode(cls, ext: Mapping[str, str]) -> Self:
         """Parse extFields of either version; those of version 2 contain `b`. Raises RemoteProtocolError like `Header.decode`."""
         if "b" in ext:
+            if (header := _decode_usual(ext)) is not None:
+                return cast("Self", header)
             ext = {_V1_NAMES_BY_V2_NAME.get(name, name): value for name, value in ext.items()}
         return super(SendHeader, cls).decode(ext)  # `super()` fails, because `slots=True` replaces the class
+
+
+_usual_numbers = itemgetter(*"defghj")
+_BOOLEANS = {"true": True, "false": False}
+_MAX_DIGITS = 18
+"""Numbers of at most so many digits have 64 bits."""
+
+
+def _decode_usual(ext: Mapping[str, str]) -> SendHeader | None:
+    """Return the header in version 2 as all clients write it, in a quarter of the time; None for any other."""
+    if "l" in ext:
+        return None
+    try:
+        numbers = _usual_numbers(ext)
+        unit_mode, batch = _BOOLEANS[ext["k"]], _BOOLEANS[ext.get("m", "false")]
+        producer_group, topic, properties = ext["a"], ext["b"], ext["i"]
+    except KeyError:
+        return None
+    digits = "".join(numbers)
+    if not (digits.isascii() and digits.isdigit() and "" not in numbers and len(max(numbers, key=len)) <= _MAX_DIGITS):
+        return None
+    default_queues, queue_id, sys_flag, born, flag, reconsume_times = map(int, numbers)
+    return SendHeader(
+        producer_group,
+        topic,
+        queue_id,
+        born,
+        properties,
+        sys_flag,
+        flag,
+        batch,
+        reconsume_times,
+        None,
+        unit_mode,
+        ext.get("c", DEFAULT_TOPIC),
+        default_queues,
+        ext.get("n"),
+    )
 
 
 _V1_NAMES_BY_V2_NAME = {
