@@ -31,8 +31,8 @@ class UnitFormat(Protocol):
 class JoinableFormat(UnitFormat, Protocol):
     """A format whose units have one message each, and whose bytes tell where they end: a store may keep many as one."""
 
-    def is_whole(self, data: bytes) -> bool:
-        """Return True if these are the bytes of exactly one unit, as far as their sizes tell."""
+    def are_whole(self, units: Sequence[bytes]) -> bool:
+        """Return True if each of these is exactly one unit, as far as their sizes tell."""
 
     def split(self, data: bytes) -> Sequence[bytes]:
         """Return the bytes of each unit. Raises RemoteProtocolError for damaged bytes."""

@@ -3,9 +3,10 @@
 Neighbouring units of one message each share a row if their format tells where each one ends (`JoinableFormat`).
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from mqbridge.adapter.formats import MAX_UNIT_MESSAGES, JoinableFormat
 from mqbridge.adapter.outbound import OutboundSpec
@@ -196,34 +197,32 @@ _make_row = partial(tuple.__new__, NewRow)
 
 def _rows_of(units: Sequence[Unit], unit_format: str, max_bytes: int) -> list[NewRow] | None:
     """Return the rows of units that are all stored as they are; None if one of them is not. Called for each single message."""
+    if len(units) > 1 and (joins := joinable(unit_format)) is not None:
+        joined = _joined(units, joins, unit_format, max_bytes)
+        if joined is not None:
+            return joined
     rows: list[NewRow] = []
     for data, count, _, _, left_out in units:
         if left_out or not 0 < count <= MAX_UNIT_MESSAGES or len(data) > max_bytes:
             return None
         rows.append(_make_row((count, data, unit_format, None, None)))
-    joins = joinable(unit_format) if len(rows) > 1 else None
-    return rows if joins is None else _joined(rows, joins, unit_format)
+    return rows
 
 
-def _joined(rows: list[NewRow], joins: JoinableFormat, unit_format: str) -> list[NewRow]:
-    """Return the rows with neighbours joined: a row takes 5 us besides its bytes. Damaged units stay alone."""
-    joined: list[NewRow] = []
-    pieces: list[bytes] = []
-    size = 0
-    for row in rows:
-        data = row.records
-        is_whole = row.messages == 1 and joins.is_whole(data)
-        if pieces and (not is_whole or size + len(data) > JOINED_ROW_BYTES or len(pieces) == MAX_ROW_MESSAGES):
-            joined.append(_make_row((len(pieces), b"".join(pieces), unit_format, None, None)))
-            pieces, size = [], 0
-        if is_whole:
-            pieces.append(data)
-            size += len(data)
-        else:
-            joined.append(row)
-    if pieces:
-        joined.append(_make_row((len(pieces), b"".join(pieces), unit_format, None, None)))
-    return joined
+def _joined(units: Sequence[Unit], joins: JoinableFormat, unit_format: str, max_bytes: int) -> list[NewRow] | None:
+    """Return rows of several units each, because a row takes 5 us besides its bytes; None if one of them has to be alone."""
+    contents, counts, _, _, left_out = zip(*units, strict=True)
+    if any(left_out) or counts.count(1) != len(counts) or not joins.are_whole(contents) or max(map(len, contents)) > max_bytes:
+        return None
+    ends = [0, *accumulate(map(len, contents))]
+    rows: list[NewRow] = []
+    begin = 0
+    while begin < len(contents):
+        end = bisect_right(ends, ends[begin] + JOINED_ROW_BYTES) - 1
+        end = min(max(end, begin + 1), begin + MAX_ROW_MESSAGES)
+        rows.append(_make_row((end - begin, b"".join(contents[begin:end]), unit_format, None, None)))
+        begin = end
+    return rows
 
 
 def _range_of(unit: Unit) -> Range:

@@ -10,7 +10,7 @@ from mqbridge.mapping.raw_form import raw_properties
 from mqbridge.message import Message, Position, Unit
 from mqbridge.rocketmq.mapping.stored import FORM, DecodablePull, decode_record
 from mqbridge.rocketmq.wire.neutral_record import neutral_records
-from mqbridge.rocketmq.wire.record import decode_records, is_record, split_records
+from mqbridge.rocketmq.wire.record import are_records, decode_records, split_records
 
 NAME = "rocketmq.record"
 
@@ -37,9 +37,9 @@ class RecordFormat:
             message.position, message.publish_time = position, unit.published_ms
         return messages
 
-    def is_whole(self, data: bytes) -> bool:
-        """Return True if these bytes are one record, as its size says."""
-        return is_record(data)
+    def are_whole(self, units: Sequence[bytes]) -> bool:
+        """Return True if each of these is one record, as its size says."""
+        return are_records(units)
 
     def split(self, data: bytes) -> Sequence[bytes]:
         """Return the bytes of each record. Raises RemoteProtocolError."""

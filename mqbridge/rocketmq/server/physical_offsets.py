@@ -36,6 +36,15 @@ def physical_offset(queue: QueueName, number: int) -> int:
     return physical_base(queue, number) + number
 
 
+def physical_offsets(queue: QueueName, numbers: Sequence[int]) -> list[int]:
+    """Return the physical offsets of messages with ascending numbers."""
+    offsets: list[int] = []
+    for end in block_ends(numbers) if numbers else ():
+        base = physical_base(queue, numbers[len(offsets)])
+        offsets += [base + number for number in numbers[len(offsets) : end]]
+    return offsets
+
+
 def physical_base(queue: QueueName, number: int) -> int:
     """Return what is added to the numbers of the block of this one, which may be negative."""
     block = number >> BLOCK_BITS

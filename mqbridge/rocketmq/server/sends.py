@@ -34,14 +34,14 @@ from mqbridge.rocketmq.mapping.sent_units import unit_of_message, units_of_batch
 from mqbridge.rocketmq.server.broker import Broker, queue_name
 from mqbridge.rocketmq.server.connection import ANSWER_S, Served, ServedConnection
 from mqbridge.rocketmq.server.due_times import due_ms_of
-from mqbridge.rocketmq.server.physical_offsets import physical_offset
+from mqbridge.rocketmq.server.physical_offsets import physical_offsets
 from mqbridge.rocketmq.server.refusals import CodedRefusal, status_of, text_of
 from mqbridge.rocketmq.server.support import NO_DELAY
 from mqbridge.rocketmq.server.topic_names import RETRY_PREFIX, dead_topic
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers.send import SendHeader, SendResultHeader
-from mqbridge.rocketmq.wire.ids import UniqueIds, offset_id
+from mqbridge.rocketmq.wire.ids import UniqueIds, offset_id, offset_ids
 from mqbridge.rocketmq.wire.properties import MAX_BYTES, Name, join, last_value, name_prefix
 from mqbridge.rocketmq.wire.record import SysFlag
 from mqbridge.wire.text import decode_text
@@ -320,7 +320,8 @@ class SendRequests:
             raise CodedRefusal("the batch has no messages", Status.MESSAGE_ILLEGAL)
         if len(body) > MAX_BYTES:
             for unit in units:
-                check_properties(properties_of(unit))
+                if len(unit.data) > MAX_BYTES:
+                    check_properties(properties_of(unit))
         self._broker.count_received(len(units), len(body))
         return units
 
@@ -430,7 +431,7 @@ class SendRequests:
             positions = stored.positions[first : first + count]
             number = self._broker.services.numbering.number
             numbers = [number(position) for position in positions if position]
-            ids = ",".join(offset_id(link.host, physical_offset(name, each)) for each in numbers) or offset_id(link.host, 0)
+            ids = offset_ids(link.host, physical_offsets(name, numbers) or [0])
             link.answer(request, result(request, ids, queue.queue, numbers[0] if numbers else 0, unique_id))
 
         return answer

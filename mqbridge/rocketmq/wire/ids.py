@@ -10,6 +10,7 @@ batch of a 5.x Java producer share one.
 
 import ipaddress
 import struct
+from collections.abc import Iterable
 
 from mqbridge.errors import LocalProtocolError, RemoteProtocolError
 
@@ -46,6 +47,12 @@ def parse_host(text: str) -> bytes:
 def offset_id(host: bytes, physical_offset: int) -> str:
     """Return the id of the record at this physical offset; `host` is the broker's address as the record stores it."""
     return (host + _OFFSET.pack(physical_offset)).hex().upper()
+
+
+def offset_ids(host: bytes, physical_offsets: Iterable[int]) -> str:
+    """Return the ids of several records, joined by commas."""
+    prefix = host.hex().upper()
+    return ",".join([f"{prefix}{offset:016X}" for offset in physical_offsets])
 
 
 def parse_offset_id(text: str) -> tuple[bytes, int]:

@@ -26,6 +26,8 @@ record is a `defect` of that record alone.
 """
 
 import struct
+from collections.abc import Sequence
+from itertools import chain
 
 from mqbridge.errors import LocalProtocolError, RemoteProtocolError
 from mqbridge.rocketmq.wire.batch import decode_batch
@@ -110,6 +112,7 @@ _unpack_fixed = _FIXED.unpack_from
 _U16 = struct.Struct(">H")
 
 MIN_RECORD_BYTES = _FIXED.size + 3
+_unpack_size = struct.Struct(">I").unpack_from
 """The size of a record in layout V1 with IPv4 hosts whose body, topic and properties are empty."""
 
 
@@ -271,9 +274,10 @@ def decode_records(body: bytes) -> list[Record]:  # noqa: PLR0912 - per message;
     return records
 
 
-def is_record(data: bytes) -> bool:
-    """Return True if these bytes are one record, as its size says."""
-    return len(data) >= MIN_RECORD_BYTES and int.from_bytes(data[:4], "big") == len(data)
+def are_records(candidates: Sequence[bytes]) -> bool:
+    """Return True if each of these is one record, as its size says."""
+    sizes = [*map(len, candidates)]
+    return min(sizes, default=MIN_RECORD_BYTES) >= MIN_RECORD_BYTES and [*chain(*map(_unpack_size, candidates))] == sizes
 
 
 def split_records(body: bytes) -> list[bytes]:

@@ -18,7 +18,7 @@ from mqbridge.log.adapter.unit_formats import joinable
 from mqbridge.message import Batch, Partition, Share, Unit
 from mqbridge.rocketmq.mapping.sent_units import unit_of_message
 from mqbridge.rocketmq.mapping.unit_format import NAME, RecordFormat
-from mqbridge.rocketmq.wire.record import is_record, split_records
+from mqbridge.rocketmq.wire.record import are_records, split_records
 from tests.log.conftest import OpenLog, lane_of, outbound_of
 from tests.log.line_units import LINES, install, line_batch, line_unit
 from tests.log.store.log_files import change
@@ -98,9 +98,10 @@ async def test_rows_are_limited(open_log: OpenLog, tmp_path: Path, monkeypatch: 
         Unit(record_unit(7).data * 2, 3, None),
     ],
 )
-async def test_a_damaged_unit_stays_alone(open_log: OpenLog, damaged: Unit) -> None:
+async def test_no_unit_shares_a_row_with_a_damaged_one(open_log: OpenLog, tmp_path: Path, damaged: Unit) -> None:
     cluster = await open_log()
     await send(cluster, record_unit(0), record_unit(1), damaged, record_unit(2), record_unit(3))
+    assert row_counts(tmp_path) == [1, 1, damaged.message_count, 1, 1]
     last = 4 + damaged.message_count
     (batch,) = await batches_of(cluster, 0, last)
     assert damaged._replace(position=(2,)) in [unit._replace(published_ms=None) for unit in batch.units or ()]
@@ -108,9 +109,10 @@ async def test_a_damaged_unit_stays_alone(open_log: OpenLog, damaged: Unit) -> N
     assert defects == [False, False, *[True] * damaged.message_count, False, False]
 
 
-async def test_a_unit_of_several_records_is_read_as_these(open_log: OpenLog) -> None:
+async def test_a_unit_of_several_records_is_read_as_these(open_log: OpenLog, tmp_path: Path) -> None:
     cluster = await open_log()
     await send(cluster, Unit(record_unit(0).data + record_unit(1).data, 2, None), record_unit(2))
+    assert row_counts(tmp_path) == [2, 1]
     (batch,) = await batches_of(cluster, 0, 3)
     assert [unit.message_count for unit in batch.units or ()] == [1, 1, 1]
     assert payloads([batch]) == [b"0", b"1", b"2"]
@@ -185,8 +187,9 @@ def test_records_are_split_where_their_sizes_say(bodies: list[bytes], cut: int, 
     units = [unit_of_message(body, b"", flag=0, sys_flag=0, born_ms=0, reconsume_times=0).data for body in bodies]
     whole = b"".join(units)
     assert split_records(whole) == units
-    assert all(is_record(unit) for unit in units)
-    assert is_record(whole) == (len(units) == 1)
+    assert are_records(units)
+    assert are_records([whole]) == (len(units) == 1)
+    assert not are_records([*units, b""])
     changed = whole[: len(whole) - cut] + added if cut else whole + added
     with suppress(RemoteProtocolError):
         assert b"".join(split_records(changed)) == changed

@@ -13,6 +13,7 @@ from mqbridge.rocketmq.server.physical_offsets import (
     numbers_at,
     physical_base,
     physical_offset,
+    physical_offsets,
 )
 
 BLOCK = 1 << BLOCK_BITS
@@ -88,3 +89,10 @@ def test_blocks_with_the_same_digest_are_all_found(monkeypatch) -> None:
     monkeypatch.setattr(module, "_digest", lambda _, __: 9)
     queue = QueueName("t", "0")
     assert sorted(numbers_at(queue, physical_offset(queue, 5), 0, 3 * BLOCK)) == [5, BLOCK + 5, 2 * BLOCK + 5]
+
+
+@given(QUEUES, st.lists(NUMBERS, unique=True, max_size=5))
+def test_offsets_of_several_messages_are_those_of_each(queue: QueueName, numbers: list[int]) -> None:
+    numbers.sort()
+    assert physical_offsets(queue, numbers) == [physical_offset(queue, number) for number in numbers]
+    assert physical_offsets(queue, range(BLOCK - 2, BLOCK + 2))[2:] == [physical_offset(queue, BLOCK + each) for each in (0, 1)]

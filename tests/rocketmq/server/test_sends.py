@@ -9,6 +9,7 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.listener.publisher import Publisher, Stored
 from mqbridge.rocketmq.server import broker as broker_module
 from mqbridge.rocketmq.server import sends as module
+from mqbridge.rocketmq.server.physical_offsets import physical_offset
 from mqbridge.rocketmq.server.sends import properties_of, refused, unique_id_of
 from mqbridge.rocketmq.server.support import NO_DELAY
 from mqbridge.rocketmq.wire.batch import encode_element
@@ -96,7 +97,7 @@ async def test_a_message_comes_back_as_it_was_sent(code: int) -> None:
         assert [find(content.properties, name) for name in (Name.CLUSTER, Name.MSG_REGION)] == ["DefaultCluster", "DefaultRegion"]
         host, offset = parse_offset_id(result.msg_id)
         assert host == bytes((127, 0, 0, 1)) + served.listener.port.port.to_bytes(4)
-        assert offset == served.broker.services.numbering.number((0,)) + module.physical_offset(
+        assert offset == served.broker.services.numbering.number((0,)) + physical_offset(
             module.queue_name(await served.broker.readable_topic("t"), 1), 0
         )
 
