@@ -20,9 +20,7 @@ TOPICS, DEADLINE_S = 1000, 600
 
 
 @pytest.mark.parametrize("owns_groups", [True, False], ids=["own", "backing"])
-async def test_a_thousand_topics_arrive_whole(
-    owns_groups: bool, backing: Backing, tmp_path: Path, stack: AsyncExitStack
-) -> None:
+async def test_a_thousand_topics_arrive_whole(owns_groups: bool, backing: Backing, tmp_path: Path, stack: AsyncExitStack) -> None:
     listener = stack.enter_context(ListenerProcess("one", serving(backing, owns_groups=owns_groups), tmp_path / "one"))
     lines = await asyncio.to_thread(
         java.run,
