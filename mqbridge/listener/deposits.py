@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from mqbridge.adapter.topics import Topic
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.listener.limits import InFlightBytes
 from mqbridge.listener.parked import Parked
 from mqbridge.message import Unit
 from mqbridge.net.tasks import cancel, spawn
@@ -48,10 +49,17 @@ class Deposit(NamedTuple):
 class Deposits:
     """See the module. Set `is_open` to store what is added, and call `close`."""
 
-    def __init__(self, store: Callable[[str, Sequence[Deposit]], Coroutine[Any, Any, Sequence[ClusterError | None]]]) -> None:
-        """`store` stores deposits in a level, and returns for each why it is not stored; None if it is. Raises MqbridgeError."""
+    def __init__(
+        self,
+        store: Callable[[str, Sequence[Deposit]], Coroutine[Any, Any, Sequence[ClusterError | None]]],
+        in_flight: InFlightBytes,
+    ) -> None:
+        """`store` stores deposits in a level, and returns for each why it is not stored; None if it is. Raises MqbridgeError.
+
+        `in_flight` counts the bytes of deposits until they are answered.
+        """
         self.is_open = False
-        self._store = store
+        self._store, self._in_flight = store, in_flight
         self._queue: dict[str, list[Deposit]] = {}
         """Deposits that wait for the next iteration of the event loop, by level."""
         self._tasks: set[asyncio.Task[Sequence[ClusterError | None]]] = set()
@@ -61,6 +69,7 @@ class Deposits:
         if not self._queue:
             asyncio.get_running_loop().call_soon(self._store_queued)
         self._queue.setdefault(level, []).append(deposit)
+        self._in_flight.add(len(deposit.unit.data))
 
     def _store_queued(self) -> None:
         queue, self._queue = self._queue, {}
@@ -70,7 +79,7 @@ class Deposits:
 
     def _start(self, level: str, deposits: Sequence[Deposit]) -> None:
         if not self.is_open:
-            _answer(deposits, [_closed()] * len(deposits))
+            self._answer(deposits, [_closed()] * len(deposits))
             return
         task = spawn(self._store(level, deposits), f"deposits for {level}", log_errors=False)
         self._tasks.add(task)
@@ -86,7 +95,13 @@ class Deposits:
             problems = [problem] * len(deposits)
         else:
             problems = task.result()
-        _answer(deposits, problems)
+        self._answer(deposits, problems)
+
+    def _answer(self, deposits: Sequence[Deposit], problems: Sequence[ClusterError | None]) -> None:
+        """Call each callback by itself: an error in one does not keep the others from being called."""
+        self._in_flight.release(sum(len(deposit.unit.data) for deposit in deposits))
+        for deposit, problem in zip(deposits, problems, strict=True):
+            asyncio.get_running_loop().call_soon(deposit.done, problem)
 
     async def close(self) -> None:
         """Store nothing more; what is not stored by now is answered with an error, also what is added later."""
@@ -97,11 +112,6 @@ class Deposits:
 def _closed() -> ClusterError:
     return ClusterError("the listener is being closed")
 
-
-def _answer(deposits: Sequence[Deposit], problems: Sequence[ClusterError | None]) -> None:
-    """Call each callback by itself: an error in one does not keep the others from being called."""
-    for deposit, problem in zip(deposits, problems, strict=True):
-        asyncio.get_running_loop().call_soon(deposit.done, problem)
 
 
 def check_target(name: str, partition: int, topic: Topic | None) -> None:

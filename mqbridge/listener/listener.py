@@ -130,6 +130,7 @@ class Listener:
             Definitions(cluster, topic=f"{settings.parking}-moves"),
             self._open_dead_letters,
             member,
+            self.in_flight,
         )
         if isinstance(self.groups, BackingGroups):
             self.groups.delete_unused = self.parking.delete_group

@@ -60,7 +60,7 @@ from mqbridge.listener.deposits import Done as DepositDone
 from mqbridge.listener.feed import Feed
 from mqbridge.listener.groups import Groups, Partitions
 from mqbridge.listener.keyed_locks import KeyedLocks
-from mqbridge.listener.limits import LANE_BYTES, limited
+from mqbridge.listener.limits import LANE_BYTES, InFlightBytes, limited
 from mqbridge.listener.parked import LEVELS_S, MAX_FIELD, InvalidParked, Parked, unwrap, wrap
 from mqbridge.listener.publishers import index_of
 from mqbridge.listener.topics import ListenedTopic
@@ -140,8 +140,11 @@ class Parking:
         moves: Definitions,
         open_dead_letters: Callable[[], Awaitable[DeadLetters]],
         member: str,
+        in_flight: InFlightBytes,
     ) -> None:
         """`name` is what the names of its topics, and of its group, begin with; `member` names this gateway for operators.
+
+        `in_flight` counts the bytes of deposits that are not stored yet.
 
         `moves` are definitions of a topic of their own, in which moves of groups are published; they are started and closed here.
         Without `unit_format`, the format of the clients' units, nothing is parked.
@@ -161,7 +164,7 @@ class Parking:
         self._watchers: set[Callable[[], None]] = set()
         self._queue: dict[str, list[Waiting]] = {}
         """Units that wait to be parked, by level."""
-        self._deposits = Deposits(self._store_deposits)
+        self._deposits = Deposits(self._store_deposits, in_flight)
         self._moving: Counter[str] = Counter()
         """Number of moves under way, by the topic of what is due."""
         self._outbounds: dict[str, Outbound] = {}

@@ -19,6 +19,7 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.listener import parking
 from mqbridge.listener.definitions import Definitions
 from mqbridge.listener.deposits import STORED_AT_ONCE, TargetGone, check_target
+from mqbridge.listener.limits import InFlightBytes
 from mqbridge.listener.parked import LEVELS_S, Parked, wrap
 from mqbridge.listener.parking import Parking
 from mqbridge.listener.topics import ListenedTopic
@@ -80,7 +81,11 @@ class Gateway:
     async def start(self) -> None:
         await self.cluster.connect()
         moves = Definitions(self.cluster, topic="mqbridge-app-moves")
-        self.parking = Parking(self.cluster, "mqbridge-app", FORMATS[0], Mock(), Mock(), moves, self._open_dead_letters, "me")
+        self.in_flight = InFlightBytes(1 << 20)
+        open_dead_letters, in_flight = self._open_dead_letters, self.in_flight
+        self.parking = Parking(
+            self.cluster, "mqbridge-app", FORMATS[0], Mock(), Mock(), moves, open_dead_letters, "me", in_flight
+        )
         await self.parking.start()
 
     async def _open_dead_letters(self) -> DeadLetters:
@@ -94,6 +99,7 @@ class Gateway:
 
     async def close(self) -> None:
         await self.parking.close(asyncio.get_running_loop().time() + 5)
+        assert self.in_flight.used == 0
         if self._letters is not None:
             await self._letters.outbound.close()
         await self.cluster.close()

@@ -19,6 +19,7 @@ from enum import Enum
 from typing import Any
 
 from mqbridge.errors import ConnectionLost, PeerSilent, ProtocolError, RequestRefused
+from mqbridge.listener.limits import InFlightBytes
 from mqbridge.net.listen import ServedEndpoint
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.server.refusals import CodedRefusal, status_of, text_of
@@ -68,14 +69,14 @@ class ServedConnection:
         handlers: dict[int, Handler],
         patient: frozenset[int],
         on_change: "Callable[[ServedConnection, bool], None]",
-        on_handled: "Callable[[ServedConnection], None]",
+        in_flight: InFlightBytes,
         advertise: str | None = None,
     ) -> None:
         """`handlers` serve requests, by their code; those in `patient` limit their time themselves.
 
-        `on_change` is called with True when the connection is made, and with False when it has ended; `on_handled` after the
-        requests that came together were handed to their handlers. `advertise` is the address that clients are told, if it is not
-        the one that they have used.
+        `on_change` is called with True when the connection is made, and with False when it has ended. While `in_flight` is full,
+        nothing is read; it counts the bodies of requests that are served by tasks, too. `advertise` is the address that clients
+        are told, if it is not the one that they have used.
         """
         self.state = ConnectionState.OPEN
         self.peer = "?"
@@ -89,7 +90,7 @@ class ServedConnection:
         """The same as records store it."""
         self.refused_requests = 0
         self._handlers, self._patient = handlers, patient
-        self._on_change, self._on_handled, self._advertise = on_change, on_handled, advertise
+        self._on_change, self._in_flight, self._advertise = on_change, in_flight, advertise
         self._endpoint: ServedEndpoint
         self._requests = 0
         self._tasks: dict[asyncio.Task[None], int] = {}
@@ -119,8 +120,7 @@ class ServedConnection:
                 if self.state is ConnectionState.OPEN:
                     self._on_command(frames.decode(data))
         finally:
-            self._on_handled(self)
-        self._limit_reading()
+            self._limit_reading()
 
     def on_lost(self, error: Exception) -> None:
         """End everything that the client had here."""
@@ -179,13 +179,16 @@ class ServedConnection:
 
     def _spawn(self, request: Command, served: Coroutine[Any, Any, Answer]) -> None:
         self._requests += 1
+        size = len(request.body)
+        self._in_flight.add(size)
         task = spawn(self._serve(request, served), f"{request_name(request.code)} of {self.peer}")
         self._tasks[task] = request.code
-        task.add_done_callback(lambda task: self._on_served(task, served))
+        task.add_done_callback(lambda task: self._on_served(task, served, size))
 
-    def _on_served(self, task: "asyncio.Task[None]", served: Coroutine[Any, Any, Answer]) -> None:
+    def _on_served(self, task: "asyncio.Task[None]", served: Coroutine[Any, Any, Answer], size: int) -> None:
         served.close()  # a task that is cancelled before its first step has not begun it
         del self._tasks[task]
+        self._in_flight.release(size)
         self._requests -= 1
         if self._requests < MAX_REQUESTS // 2:
             self._endpoint.resume_reading("requests")
@@ -285,10 +288,16 @@ class ServedConnection:
     def _limit_reading(self) -> None:
         if self._requests >= MAX_REQUESTS:
             self._endpoint.pause_reading("requests")
+        if self._in_flight.is_full and self.alive:
+            self._endpoint.pause_reading("bytes in flight")
+            self._in_flight.wait(self._on_stored)
         if self._endpoint.alive and not self._endpoint.is_writable and not self._is_waiting_to_write:
             self._endpoint.pause_reading("unread")  # what it sends is answered, and the answers would wait here
             self._is_waiting_to_write = True
             spawn(self._read_on(), f"writing to {self.peer}")
+
+    def _on_stored(self) -> None:
+        self._endpoint.resume_reading("bytes in flight")
 
     async def _read_on(self) -> None:
         await self._endpoint.wait_for_room()

@@ -111,8 +111,8 @@ class RocketMQServer:
 
     def make_session(self) -> ClientSession:
         """Make the session of a new connection."""
-        advertise = self.broker.services.advertise
-        return ServedConnection(self._handlers, PATIENT, self._on_connection, self._on_handled, advertise)
+        services = self.broker.services
+        return ServedConnection(self._handlers, PATIENT, self._on_connection, services.in_flight, services.advertise)
 
     def _on_connection(self, connection: ServedConnection, is_open: bool) -> None:
         if is_open:
@@ -128,13 +128,6 @@ class RocketMQServer:
         self.pulls.on_feed_changed(group, backing, partition, is_held)
         if is_held:
             self.group_requests.on_queue_held(group)
-
-    def _on_handled(self, connection: ServedConnection) -> None:
-        """Read nothing more from a client while too much waits to be stored."""
-        in_flight = self.broker.services.in_flight
-        if in_flight.is_full and connection.alive:
-            connection.pause_reading("bytes in flight")
-            in_flight.wait(lambda: connection.resume_reading("bytes in flight"))
 
     async def start(self) -> None:
         """Begin to look for what is not used any more."""

@@ -132,6 +132,7 @@ class WebBench:
                 Definitions(self.cluster, topic="mqbridge-app-moves"),
                 _no_dead_letters,
                 "test",
+                InFlightBytes(1 << 20),
             ),
             "notes": notes,
             "open_dead_letters": _no_dead_letters,
