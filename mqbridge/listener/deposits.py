@@ -113,7 +113,6 @@ def _closed() -> ClusterError:
     return ClusterError("the listener is being closed")
 
 
-
 def check_target(name: str, partition: int, topic: Topic | None) -> None:
     """Check that a topic has a partition, by its index. Raises TargetGone, or ClusterError if it may be away for a while."""
     if topic is None:

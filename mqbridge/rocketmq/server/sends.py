@@ -23,6 +23,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from mqbridge.adapter.formats import batch_of_units
+from mqbridge.delivery.deadletter import as_cluster_error
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.listener.publisher import Publication, Publisher, Stored
 from mqbridge.listener.publisher import State as PublisherState
@@ -133,17 +134,24 @@ class SendQueue:
     def flush(self) -> None:
         """Store what waits."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        if waiting:
+        if not waiting:
+            return
+        if not self.is_open:  # closed in this iteration of the event loop, perhaps because the topic was deleted
+            _fail(waiting, ClusterError(f"queue {self.queue} of topic {self.topic.name} was closed; send again"))
+            return
+        try:
             self.publish(waiting)
+        except Exception as error:  # these clients get it, and the sends of other queues go on
+            log.exception("sends to %s/%d failed unexpectedly", self.topic.name, self.queue)
+            _fail(waiting, as_cluster_error(error))
 
     def publish(self, sends: Sequence[PendingSend], deliver_at: int | None = None) -> None:
         """Store messages, and call back with the result, or when it has taken too long."""
         publisher = self._publisher
         assert publisher is not None  # noqa: S101 - it is open
         self.used_at = self.loop.time()
-        units = [unit for send in sends for unit in send.units]
+        batch = batch_of_units(_FORMAT, [unit for send in sends for unit in send.units])
         publishing = _Publishing(self, publisher, sends)
-        batch = batch_of_units(_FORMAT, units)
         publishing.publication = publisher.publish(self._index, batch, publishing.on_stored, deliver_at=deliver_at)
 
     async def close(self) -> None:
@@ -152,6 +160,12 @@ class SendQueue:
         publisher, self._publisher = self._publisher, None
         if publisher is not None:
             await self._broker.services.publishers.close(publisher)
+
+
+def _fail(sends: Sequence[PendingSend], problem: ClusterError) -> None:
+    """Answer that nothing was stored."""
+    for send in sends:
+        send.done(Stored(problem=problem), 0)
 
 
 class _Publishing:
@@ -409,10 +423,7 @@ class SendRequests:
         """Store what all connections have sent in this iteration of the event loop."""
         queues, self._to_flush = self._to_flush, []
         for queue in queues:
-            try:
-                queue.flush()
-            except Exception:  # the sends of the other queues go on; these are not answered, and their clients try again
-                log.exception("sends to %s/%d failed unexpectedly", queue.topic.name, queue.queue)
+            queue.flush()
 
     # --- answers ----------------------------------------------------------------------------------------------------------
 

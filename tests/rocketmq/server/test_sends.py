@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -10,7 +11,7 @@ from mqbridge.listener.publisher import Publisher, Stored
 from mqbridge.rocketmq.server import broker as broker_module
 from mqbridge.rocketmq.server import sends as module
 from mqbridge.rocketmq.server.physical_offsets import physical_offset
-from mqbridge.rocketmq.server.sends import properties_of, refused, unique_id_of
+from mqbridge.rocketmq.server.sends import PendingSend, SendQueue, properties_of, refused, unique_id_of
 from mqbridge.rocketmq.server.support import NO_DELAY
 from mqbridge.rocketmq.wire.batch import encode_element
 from mqbridge.rocketmq.wire.codes import Code, Status
@@ -445,6 +446,35 @@ async def test_a_publisher_that_has_failed_is_replaced() -> None:
         assert not queue.is_open
         assert [each.queue_offset for each in await client.store(b"b")] == [1]
         assert list(served.server.sends._queues.values()) != [queue]
+
+
+async def test_a_queue_that_is_closed_before_its_sends_are_stored_answers_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as served:
+        client = await served.connect()
+        topic = await served.create()
+        await client.produce()
+        assert (await client.send(b"before")).code == Status.SUCCESS
+        add = SendQueue.add
+
+        def add_and_forget(queue: SendQueue, send: PendingSend, size: int) -> bool:
+            is_first = add(queue, send, size)
+            served.server.sends.forget(topic.name)  # the close begins before what was added is stored
+            return is_first
+
+        monkeypatch.setattr(SendQueue, "add", add_and_forget)
+        assert (await client.send(b"lost")).code != Status.SUCCESS
+        assert not served.server.sends.is_any_pending
+
+
+async def test_an_error_in_a_publication_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        await client.produce()
+        assert (await client.send(b"before")).code == Status.SUCCESS
+        monkeypatch.setattr(SendQueue, "publish", Mock(side_effect=KeyError("a fault")))
+        assert (await client.send(b"lost")).code == Status.SYSTEM_ERROR
+        assert not served.server.sends.is_any_pending
 
 
 async def test_a_queue_is_opened_once_for_sends_that_come_together(monkeypatch: pytest.MonkeyPatch) -> None:
