@@ -127,8 +127,12 @@ class Partitions:
         self, topic: ListenedTopic, partition: int, group: str, find_begin: Callable[[], Awaitable[int | None]]
     ) -> QueueFeed:
         """Make a feed without a source for clients that pull at a number, see `QueueFeed`."""
-        key = self.key(topic, partition, group)
-        return QueueFeed(key, self._format, self._cluster.numbering, self._limits, find_begin)
+        numbering = self._cluster.numbering
+
+        async def find_first() -> int:
+            return numbering.number((await self.bounds(topic, partition)).first)
+
+        return QueueFeed(self.key(topic, partition, group), self._format, numbering, self._limits, find_begin, find_first)
 
     def key(self, topic: ListenedTopic, partition: int, group: str) -> GroupKey:
         """Return the key of a group's partition in the state file."""

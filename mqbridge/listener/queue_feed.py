@@ -16,13 +16,14 @@ Numbers, ascending:   committed    the group has consumed everything before it
                       next         the next one to hand out
 
 What this rests on: numbers ascend; a lane delivers what was not committed again when it is attached anew, from the committed
-position of the group on, which `find_begin` returns.
+position of the group on, which `find_begin` returns. A client that pulls behind that has what is before it from an earlier lane.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -37,6 +38,9 @@ from mqbridge.message import Batch, Position
 from mqbridge.net.tasks import cancel, mark_error_retrieved, spawn
 
 log = logging.getLogger(__name__)
+
+FIRST_LOOK_S = 10.0
+"""Time between two looks whether messages are still stored that clients have, and that are before a gap."""
 
 
 class OutOfReach(ClusterError):
@@ -61,8 +65,12 @@ class QueueFeed:
         numbering: Numbering,
         limits: FeedLimits,
         find_begin: Callable[[], Awaitable[int | None]],
+        find_first: Callable[[], Awaitable[int]],
     ) -> None:
-        """`find_begin` returns the committed number of the group, which the cluster knows; None if it has none."""
+        """`find_begin` returns the committed number of the group, which the cluster knows; None if it has none.
+
+        `find_first` returns the number of the first message of the partition. Both raise ClusterError.
+        """
         self.key = key
         self.problem: str | None = None
         self.on_failed: Callable[[], None] | None = None
@@ -73,7 +81,8 @@ class QueueFeed:
         self.committed: int | None = None
         self.next: int | None = None
         """The numbers that the module describes; None while they are not known, or the partition is not held."""
-        self._format, self._numbering, self._limits, self._find_begin = unit_format, numbering, limits, find_begin
+        self._format, self._numbering, self._limits = unit_format, numbering, limits
+        self._find_begin, self._find_first = find_begin, find_first
         self._source: FeedSource | None = None
         self._loss_task: asyncio.Task[None] | None = None
         self._releases: set[asyncio.Task[None]] = set()
@@ -95,7 +104,7 @@ class QueueFeed:
         """Set while everything that was handed out is committed."""
         self._settled.set()
         self._handed_out = 0
-        """The number after the last message that was handed out, since the lane was attached or the group was moved."""
+        """The number after the last message that a client has: it was handed out, or skipped, since the lane was attached."""
         self._generation = 0
         """Increases when the lane is given up, and when the group is moved: no pull that waits outlives that."""
 
@@ -192,12 +201,17 @@ class QueueFeed:
         taken = current.cut(number, max_messages, max_bytes)
         self.next = taken.next
         if taken.numbers:
-            self._handed_out = max(self._handed_out, taken.numbers[-1] + 1)
-            self._settled.clear()
+            self._note_handed_out(taken.numbers[-1] + 1)
         if taken.next >= current.end:
             self._current = None
             self._drop_contents(current)
         return taken
+
+    def _note_handed_out(self, end: int) -> None:
+        """Take note that a client has what is before this number."""
+        self._handed_out = max(self._handed_out, end)
+        if self.committed is None or self.committed < self._handed_out:
+            self._settled.clear()
 
     def _drop_contents(self, numbered: NumberedBatch) -> None:
         """Drop the contents of a batch that was handed out, unless the source needs them to acknowledge it."""
@@ -261,6 +275,7 @@ class QueueFeed:
         if skipped is not None:
             self._current, self.next = None, skipped.end
             self._drop_contents(skipped)
+            self._note_handed_out(skipped.end)  # the client has it from an earlier lane, and may not have processed it
         await self._wait_for_room(generation)
         batch = await self._received(generation)
         numbered = NumberedBatch(batch, self._numbering, self._format)
@@ -312,12 +327,26 @@ class QueueFeed:
             except GapError as gap:
                 if gap.resume is None:
                     raise ClusterError(str(gap)) from gap
-                await self._settled.wait()  # a seek commits: what was handed out may not be lost by it
+                await self._wait_passable()
                 if self._source is not source:
                     raise LaneRevoked(f"{source.partition} was lost") from gap
                 self.gaps += 1
                 log.warning("group %s continues without lost messages of %s: %s", self.key.group, source.partition, gap)
                 await source.seek(gap.resume)
+
+    async def _wait_passable(self) -> None:
+        """Wait until a seek, which commits, loses nothing: until what clients have is committed, or is not stored any more."""
+        while not self._settled.is_set():
+            try:
+                first = await self._find_first()
+            except ClusterError as error:
+                log.info("the first message of %s is not known now: %s", self.key.partition, error)
+            else:
+                if first >= self._handed_out:
+                    return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_LOOK_S):
+                    await self._settled.wait()
 
     async def _wait_for_room(self, generation: int) -> None:
         """Wait until the limits permit to receive another batch. Raises LaneRevoked."""
@@ -368,20 +397,26 @@ class QueueFeed:
         if self.committed is None:  # the lane is new here, and the client may still commit what it got before
             await self._learn_begin(self._generation)
         if not self.commit(self._numbering.number(position)):
-            await self.seek(position)
+            await self._spawn_seek(position, is_commit=True)
 
     async def seek(self, position: Position) -> None:
         """Move the group to this position; it goes on if the caller is cancelled.
 
         Pulls that wait fail with LaneRevoked. Raises LaneRevoked, and ClusterError if the lane cannot: then nothing changes.
         """
-        task = spawn(self._seek(position), f"seek in {self.key.topic}/{self.key.partition}", log_errors=False)
+        await self._spawn_seek(position, is_commit=False)
+
+    async def _spawn_seek(self, position: Position, *, is_commit: bool) -> None:
+        seek = self._seek(position, is_commit=is_commit)
+        task = spawn(seek, f"seek in {self.key.topic}/{self.key.partition}", log_errors=False)
         task.add_done_callback(mark_error_retrieved)
         await asyncio.shield(task)
 
-    async def _seek(self, position: Position) -> None:
+    async def _seek(self, position: Position, *, is_commit: bool) -> None:
         async with self._moving:
             source = self._held_source()
+            if is_commit and self.commit(self._numbering.number(position)):
+                return  # another commit was faster, or it was received meanwhile
             receiving, self._receiving = self._receiving, None
             await cancel(receiving)  # a batch that is received while the source moves could be of either side
             try:

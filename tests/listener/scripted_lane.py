@@ -73,6 +73,10 @@ class ScriptedQueue:
         return self.numbers[bisect_left(self.numbers, first) : bisect_left(self.numbers, end)]
 
     @property
+    def first(self) -> int:
+        return self.numbers[0] if self.numbers else self.end
+
+    @property
     def end(self) -> int:
         return max(self.deleted_before, self.numbers[-1] + 1 if self.numbers else 0)
 
@@ -204,7 +208,7 @@ class QueueBench:
     def __init__(self, *numbers: int, limit: int = 1 << 20, span: int = 10_000) -> None:
         self.queue = ScriptedQueue(*numbers)
         self.memory = UnacknowledgedBytes(limit)
-        self.feed = QueueFeed(KEY, FORMAT, OffsetNumbering(), FeedLimits(self.memory, span), self.find_begin)
+        self.feed = QueueFeed(KEY, FORMAT, OffsetNumbering(), FeedLimits(self.memory, span), self.find_begin, self.find_first)
         self.begins = 0
         """Number of times that the begin was looked for."""
 
@@ -212,6 +216,9 @@ class QueueBench:
         self.begins += 1
         await asyncio.sleep(0)
         return self.queue.committed
+
+    async def find_first(self) -> int:
+        return self.queue.first
 
     def attach(
         self, *, begin: int | None = None, has_wide_batches: bool = False, needs_contents: bool = False, replaces: bool = True

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from mqbridge.errors import ClusterError, Failure, LaneRevoked, LocalProtocolError
+from mqbridge.errors import ClusterError, Failure, GapError, LaneRevoked, LocalProtocolError
 from mqbridge.listener import queue_feed as queue_feed_module
 from mqbridge.listener.queue_feed import OutOfReach, QueueFeed, QueueFeedState
 from mqbridge.message import Batch
 from mqbridge.net.tasks import cancel, spawn
 from tests.listener.faulty import until
 from tests.listener.feeds import settle
-from tests.listener.scripted_lane import MESSAGE_BYTES, QueueBench
+from tests.listener.scripted_lane import MESSAGE_BYTES, QueueBench, ScriptedLane
 from tests.patience import PATIENCE_S
 
 UNHELD, HELD, FINISHING = QueueFeedState.UNHELD, QueueFeedState.HELD, QueueFeedState.FINISHING
@@ -37,8 +37,14 @@ async def bench() -> AsyncIterator[QueueBench]:
     await made.close()
 
 
-def pull(bench: QueueBench, number: int, count: int = 100) -> "asyncio.Task[list[int]]":
-    return spawn(bench.read(number, count), "pull", log_errors=False)
+def pull(bench: QueueBench, number: int, count: int = 100, *, may_skip: bool = False) -> "asyncio.Task[list[int]]":
+    return spawn(bench.read(number, count, may_skip=may_skip), "pull", log_errors=False)
+
+
+def lose_behind(bench: QueueBench, lane: ScriptedLane, end: int) -> None:
+    """Lose the messages from the lane's next one on to before `end`, but nothing before them."""
+    bench.queue.numbers = [each for each in bench.queue.numbers if not lane.next <= each < end]
+    lane.fail(GapError("messages were lost", (end,)))
 
 
 # --- states -------------------------------------------------------------------------------------------------------------------
@@ -565,6 +571,18 @@ async def test_advancing_within_what_was_received_moves_nothing(bench: QueueBenc
     assert (bench.queue.committed, lane.seeks) == (2, [])
 
 
+async def test_the_largest_of_two_commits_that_race_wins(bench: QueueBench) -> None:
+    lane = bench.attach()
+    await bench.read(0)
+    lane.seek_gate.clear()
+    advancing = [spawn(bench.feed.advance((number,)), "advance") for number in (9, 7)]
+    await settle()
+    lane.seek_gate.set()
+    for task in advancing:
+        await ended(task)
+    assert (bench.queue.committed, bench.feed.committed, lane.seeks) == (9, 9, [9])
+
+
 async def test_commits_have_no_effect_while_the_partition_is_not_held(bench: QueueBench) -> None:
     assert bench.feed.commit(3)
     with pytest.raises(LaneRevoked):
@@ -829,8 +847,8 @@ async def test_what_is_delivered_again_may_be_committed_already(bench: QueueBenc
     assert bench.queue.committed == 4
 
 
-@pytest.mark.parametrize("is_deleted", [False, True])
-async def test_what_was_handed_out_before_it_came_again_is_waited_for(bench: QueueBench, is_deleted: bool) -> None:
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_what_was_handed_out_before_it_came_again_is_waited_for(bench: QueueBench, is_lost: bool) -> None:
     lane = bench.attach()
     await bench.read(0)
     lane.deliver_again(0)
@@ -838,9 +856,9 @@ async def test_what_was_handed_out_before_it_came_again_is_waited_for(bench: Que
     reading = pull(bench, 3)
     await until(lambda: lane.next == 3)
     await settle()
-    if is_deleted:
+    if is_lost:
         lane.on_seek = lambda _: None if bench.queue.committed == 3 else pytest.fail("what was handed out would be lost")
-        bench.queue.delete_before(20)
+        lose_behind(bench, lane, 20)
         bench.queue.store(20)
         await settle()
         assert lane.seeks == []
@@ -869,7 +887,7 @@ async def test_lost_messages_are_passed_once_what_was_handed_out_is_committed(be
     """Passing them commits."""
     lane = bench.attach()
     await bench.read(0)
-    bench.queue.delete_before(7)
+    lose_behind(bench, lane, 7)
     reading = pull(bench, 3)
     await settle()
     bench.feed.commit(2)
@@ -880,23 +898,76 @@ async def test_lost_messages_are_passed_once_what_was_handed_out_is_committed(be
     assert (lane.seeks, bench.feed.gaps) == ([7], 1)
 
 
-async def test_lost_messages_are_not_waited_for_when_a_client_has_skipped_what_is_before(bench: QueueBench) -> None:
-    """It commits nothing that it was not given."""
+async def test_lost_messages_are_passed_once_what_a_client_has_from_an_earlier_lane_is_committed(bench: QueueBench) -> None:
+    lane = bench.attach()
+    reading = pull(bench, 3, may_skip=True)
+    await until(lambda: lane.next == 6)
+    lose_behind(bench, lane, 7)
+    assert await reading == [3, 4, 5]
+    reading = pull(bench, 6)
+    bench.feed.commit(2)
+    await settle()
+    assert (lane.seeks, bench.feed.gaps) == ([], 0)
+    bench.feed.commit(6)
+    assert await reading == [7, 8, 9]
+
+
+async def test_a_client_that_has_only_skipped_messages_before_a_gap_loses_none(bench: QueueBench) -> None:
     lane = bench.attach()
     bench.queue.numbers = [0, 1, 2]
     reading = pull(bench, 3)
     await until(lambda: lane.next == 3)
+    lose_behind(bench, lane, 7)
+    bench.queue.store(7)
     await settle()
+    assert (lane.seeks, bench.queue.committed) == ([], 0)
+    await bench.feed.detach()
+    with pytest.raises(LaneRevoked):
+        await reading
+
+
+@pytest.mark.parametrize("is_handed_out", [True, False])
+async def test_lost_messages_are_passed_when_what_is_before_them_is_lost_too(
+    bench: QueueBench, is_handed_out: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody could get it again; a client that chooses itself from where it reads never commits it."""
+    monkeypatch.setattr(queue_feed_module, "FIRST_LOOK_S", 0.01)
+    lane = bench.attach()
+    bench.queue.numbers = [0, 1, 2]
+    if is_handed_out:
+        await bench.read(0)
+    reading = pull(bench, 3)
+    await until(lambda: lane.next == 3)
+    lose_behind(bench, lane, 7)
+    await settle()
+    assert lane.seeks == []
     bench.queue.delete_before(7)
     bench.queue.store(7)
     assert await reading == [7]
+
+
+async def test_a_first_message_that_is_not_known_is_asked_for_again(bench: QueueBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_feed_module, "FIRST_LOOK_S", 0.01)
+    answers = iter([ClusterError("away"), 3])
+
+    async def find_first() -> int:
+        answer = next(answers)
+        if isinstance(answer, ClusterError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(bench.feed, "_find_first", find_first)
+    lane = bench.attach()
+    await bench.read(0)
+    lose_behind(bench, lane, 7)
+    assert await pull(bench, 3) == [7, 8, 9]
 
 
 async def test_a_lane_that_ends_before_lost_messages_are_passed_moves_nothing(bench: QueueBench) -> None:
     """What was handed out and is not committed would be lost."""
     lane = bench.attach()
     await bench.read(0)
-    bench.queue.delete_before(7)
+    lose_behind(bench, lane, 7)
     reading = pull(bench, 3)
     await settle()
     await bench.feed.detach()

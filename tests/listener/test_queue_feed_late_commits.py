@@ -20,7 +20,10 @@ def attached(committed: int | None) -> tuple[QueueFeed, ScriptedSource]:
     async def find_begin() -> int | None:
         return committed
 
-    feed = QueueFeed(KEY, FORMAT, OffsetNumbering(), FeedLimits(UnacknowledgedBytes(1 << 20), 100), find_begin)
+    async def find_first() -> int:
+        return 0
+
+    feed = QueueFeed(KEY, FORMAT, OffsetNumbering(), FeedLimits(UnacknowledgedBytes(1 << 20), 100), find_begin, find_first)
     feed.attach(source)
     assert feed.key.partition == PARTITION.name
     return feed, source
