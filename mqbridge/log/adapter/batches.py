@@ -36,7 +36,7 @@ def make_batch(partition: Partition, found: read.Rows, end: int, run: int = 0) -
         size=size,
         first=(first,),
         next=(end,),
-        held_bytes=read.held_bytes(rows),
+        held_bytes=read.held_bytes(rows) + _split_bytes(found),
         format=found.format or ROWS,
         data=rows,
         handle=run,
@@ -44,6 +44,13 @@ def make_batch(partition: Partition, found: read.Rows, end: int, run: int = 0) -
         units=units,
         messages_replace_data=units is None,  # unit formats may compress
     )
+
+
+def _split_bytes(found: read.Rows) -> int:
+    """Return the memory that the units of joined rows take besides the rows: their bytes are copied."""
+    if joinable(found.format or ROWS) is None:
+        return 0
+    return sum([len(data) + read.ROW_OVERHEAD_BYTES * count for _, count, data in found.rows if count > 1])
 
 
 def _units(found: read.Rows, end: int) -> list[Unit]:

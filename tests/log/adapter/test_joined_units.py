@@ -1,6 +1,7 @@
 """Units of one message each that share a row: stored as one, delivered one by one."""
 
 import sqlite3
+import tracemalloc
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -180,6 +181,22 @@ async def test_a_damaged_row_is_a_gap_of_all_its_messages(open_log: OpenLog, tmp
         await lane.receive()
     assert raised.value.resume == (3,)  # type: ignore[attr-defined]
     await inbound.close()
+
+
+@pytest.mark.parametrize("size", [1, 30, 1000])
+async def test_a_batch_counts_the_memory_that_its_units_take(open_log: OpenLog, size: int) -> None:
+    cluster = await open_log()
+    await send(cluster, *[record_unit(number % 10, size) for number in range(500)])
+    await batches_of(cluster, 0, 500)  # so that nothing is measured that is made once
+    tracemalloc.start()
+    try:
+        batches = await batches_of(cluster, 0, 500)
+        units = [unit for batch in batches for unit in batch.units or ()]
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(units) == 500
+    assert 0.8 * used < sum(each.held_bytes for each in batches) < 1.5 * used
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=20), st.integers(0, 40), st.binary(max_size=3))
