@@ -206,7 +206,9 @@ def _start_offsets(connection: Connection, member: Membership, rows: list[Partit
     A partition that was added to a topic which the group already reads starts at its first offset. So does one of which the
     committed offset may be among the damaged ones: its messages are delivered again, rather than not at all.
     """
-    committed = positions_of(connection, member.group)
+    committed: dict[int, int] = {}
+    for topic_id in {split_partition_id(row.id)[0] for row in rows}:
+        committed |= positions_of(connection, member.group, topic_id)
     missing = [row for row in rows if row.id not in committed]
     if missing:
         _, damaged = scan_positions(connection)

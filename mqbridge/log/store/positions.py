@@ -4,12 +4,13 @@ import struct
 from collections.abc import Iterable
 
 from mqbridge.log.store.connection import Connection
-from mqbridge.log.store.schema import text_crc
+from mqbridge.log.store.schema import partition_id, text_crc
 
 
-def positions_of(connection: Connection, group: str) -> dict[int, int]:
-    """Return the group's committed offsets by partition id, without those whose rows are damaged."""
-    rows = connection.execute("SELECT grp, partition, next, crc FROM position WHERE grp = ?", (group,))
+def positions_of(connection: Connection, group: str, topic_id: int) -> dict[int, int]:
+    """Return the group's committed offsets in a topic by partition id, without those whose rows are damaged."""
+    query = "SELECT grp, partition, next, crc FROM position WHERE grp = ? AND partition >= ? AND partition < ?"
+    rows = connection.execute(query, (group, partition_id(topic_id, 0), partition_id(topic_id + 1, 0)))
     return {partition: offset for name, partition, offset, crc in rows if _is_intact(name, partition, offset, crc)}
 
 

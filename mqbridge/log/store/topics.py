@@ -229,5 +229,6 @@ def groups(connection: Connection, topic: str) -> list[str]:
 
 def committed(connection: Connection, topic: str, group: str) -> dict[int, int]:
     """Return the group's committed offset by partition number, without those whose rows are damaged."""
-    offsets = positions_of(connection, group)
-    return {row.number: offsets[row.id] for row in partitions(connection, topic) if row.id in offsets}
+    row = find_topic(connection, topic)
+    offsets = {} if row is None else positions_of(connection, group, row.id)
+    return {split_partition_id(id_)[1]: offset for id_, offset in offsets.items()}

@@ -5,15 +5,17 @@
     IN        it is joined, with the topics that are wanted
     LEAVING   nobody wants it any more; it is left after a while, because clients come back
 
-        want topics             OUT, LEAVING, IN -> WORKING (IN and LEAVING: only if they are others)
+        want topics             OUT, LEAVING, IN -> WORKING
+        (GROW_PAUSE_S pass)     IN -> WORKING, if somebody has wanted the same topics in between
         (done)                  WORKING -> IN, OUT
         (failed)                WORKING -> WORKING, after a pause
         want nothing            IN -> LEAVING; WORKING -> OUT when it is done
         (LINGER_S pass)         LEAVING -> WORKING -> OUT
-        want the same topics    LEAVING -> IN
+        want the same topics    LEAVING -> IN, as long as GROW_PAUSE_S have not passed
 
 All topics are joined with one membership, as brokers expect: members of a group that read different topics would be assigned
-partitions of topics that they do not read. A topic that does not exist is joined when it does.
+partitions of topics that they do not read. A topic that does not exist is joined when it does. For that, the group is left and
+joined anew, and none of its messages is delivered meanwhile: so topics that come into being one by one are joined together.
 """
 
 import asyncio
@@ -38,6 +40,9 @@ log = logging.getLogger(__name__)
 
 LINGER_S = 5.0
 """How long a group is kept that has no clients any more."""
+GROW_PAUSE_S, GROW_PAUSE_FACTOR = 5.0, 10
+"""How long a group keeps its topics before more are joined that were created: this time, and this many times what the last join
+has taken."""
 YOUNG_MESSAGES = 100_000
 """A topic that has lost no message yet, and has at most this many, is read from its begin by a new group: so does a broker, as
 long as the first message is in its memory, whatever the client asks for."""
@@ -74,6 +79,7 @@ class BackingMembership:
     ) -> None:
         """`on_change` is called when the membership has begun or ended, or has changed its topics."""
         self.state = BackingMembershipState.OUT
+        self._loop = asyncio.get_running_loop()
         self.problem: str | None = None
         """Why it could not be joined at the last attempt."""
         self._group, self._services, self._groups = group, services, groups
@@ -85,7 +91,12 @@ class BackingMembership:
         self._topics: dict[str, ListenedTopic] = {}
         """The topics that are joined, by name."""
         self._task: asyncio.Task[None] | None = None
-        self._linger: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        """Leaves the group, or joins topics that were created."""
+        self._reached: frozenset[str] = frozenset()
+        """The names that were wanted when the membership was made as it is."""
+        self._may_grow_at = 0.0
+        """Loop time from which on topics may be joined that were created."""
         self._is_closed = False
 
     def want(self, topics: Iterable[str], consume_from: str) -> None:
@@ -94,19 +105,30 @@ class BackingMembership:
         if self._is_closed or self.state is BackingMembershipState.WORKING:
             return
         if self._wanted:
-            self._stop_linger()
-            self._work()
+            if self.state is BackingMembershipState.LEAVING:
+                self._stop_timer()
+                self.state = BackingMembershipState.IN
+            if not self._is_reached or self._loop.time() >= self._may_grow_at:
+                self._work()
+            elif self._timer is None:
+                self._timer = self._loop.call_at(self._may_grow_at, self._work)
         elif self.state is BackingMembershipState.IN:
+            self._stop_timer()
             self.state = BackingMembershipState.LEAVING
-            self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._work)
+            self._timer = self._loop.call_later(LINGER_S, self._work)
 
-    def _stop_linger(self) -> None:
-        if self._linger is not None:
-            self._linger.cancel()
-            self._linger = None
+    @property
+    def _is_reached(self) -> bool:
+        """True if the group is joined with all topics that are wanted, and existed then."""
+        return self._joined is not None and not self._joined.is_over and self._wanted == self._reached
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _work(self) -> None:
-        self._linger = None
+        self._stop_timer()
         self._task = spawn(self._reach(), f"membership in {self._group}")
         self.state = BackingMembershipState.WORKING
 
@@ -117,11 +139,8 @@ class BackingMembership:
             try:
                 wanted = self._wanted
                 topics = await self._find(wanted)
-                if topics.keys() != self._topics.keys() or (self._joined is not None and self._joined.is_over):
-                    await self._leave()
-                    if topics:
-                        await self._join(topics)
-                self.problem = None
+                await self._change_to(topics)
+                self.problem, self._reached = None, wanted
                 if wanted == self._wanted:
                     break
             except MqbridgeError as error:
@@ -134,6 +153,16 @@ class BackingMembership:
                 await asyncio.sleep(pauses.delay())
         self.state = BackingMembershipState.OUT if self._joined is None else BackingMembershipState.IN
         self._on_change()
+
+    async def _change_to(self, topics: dict[str, ListenedTopic]) -> None:
+        """Be a member for these topics. Raises RequestRefused, ClusterError."""
+        began = self._loop.time()
+        if topics.keys() != self._topics.keys() or (self._joined is not None and self._joined.is_over):
+            await self._leave()
+            if topics:
+                await self._join(topics)
+        ended = self._loop.time()
+        self._may_grow_at = ended + GROW_PAUSE_S + GROW_PAUSE_FACTOR * (ended - began)
 
     async def _find(self, names: Iterable[str]) -> dict[str, ListenedTopic]:
         """Return the topics that exist, by name. Raises ClusterError."""
@@ -174,5 +203,5 @@ class BackingMembership:
     async def close(self) -> None:
         """End; the owner of the groups leaves them."""
         self._is_closed = True
-        self._stop_linger()
+        self._stop_timer()
         await cancel(self._task)

@@ -79,10 +79,10 @@ class ModelBacking:
     async def settled(self) -> None:
         await until(lambda: self.membership.state is not WORKING)
 
-    def linger(self) -> None:
-        """Let LINGER_S pass."""
-        assert self.membership._linger is not None
-        self.membership._linger.cancel()
+    def pass_time(self) -> None:
+        """Let LINGER_S pass, or the pause before topics are joined that were created."""
+        assert self.membership._timer is not None
+        self.membership._may_grow_at = 0.0
         self.membership._work()
 
 
@@ -111,12 +111,12 @@ async def test_the_state_table() -> None:
     assert membership.state is LEAVING
     membership.want(["a"], FROM_LAST)
     await model.settled()
-    assert (membership.state, membership._linger, len(model.joins)) == (IN, None, 1), "the clients came back"
+    assert (membership.state, len(model.joins)) == (IN, 1), "the clients came back"
     membership.want(["a", "b"], FROM_LAST)
     await model.settled()
     assert (membership.state, model.joined, len(model.joins)) == (IN, [{"a", "b"}], 2)
     membership.want([], FROM_LAST)
-    model.linger()
+    model.pass_time()
     assert membership.state is WORKING
     await model.settled()
     assert (membership.state, model.joined, model.used) == (OUT, [], [])
@@ -167,7 +167,7 @@ async def test_a_failure_is_told_and_tried_again() -> None:
         await model.settled()
         assert (model.membership.state, model.membership.problem, model.joined) == (IN, None, [{"a"}])
         model.membership.want([], FROM_LAST)
-        model.linger()
+        model.pass_time()
         await model.settled()
 
 
@@ -182,8 +182,46 @@ async def test_a_topic_is_joined_once_it_exists() -> None:
     assert model.joined == [{"a"}]
     model.existing["b"] = (0, 0)
     model.membership.want(["a", "b"], FROM_LAST)
+    model.pass_time()
     await model.settled()
     assert model.joined == [{"a", "b"}]
+
+
+async def test_topics_that_are_created_one_by_one_are_joined_together() -> None:
+    """The group gets nothing while it is joined anew."""
+    model = ModelBacking()
+    names = [f"t{index}" for index in range(10)]
+    model.existing["t0"] = (0, 0)
+    for name in names:
+        model.existing[name] = (0, 0)
+        model.membership.want(names, FROM_LAST)
+        await model.settled()
+    assert model.joined == [{"t0"}]
+    model.pass_time()
+    await model.settled()
+    assert model.joined == [set(names)]
+    assert len(model.joins) == 2
+
+
+async def test_a_topic_that_is_wanted_later_is_joined_at_once() -> None:
+    model = ModelBacking()
+    model.existing = {"a": (0, 0), "b": (0, 0)}
+    for wanted in (["a"], ["a", "b"], ["b"]):
+        model.membership.want(wanted, FROM_LAST)
+        await model.settled()
+        assert model.joined == [set(wanted)]
+
+
+async def test_a_membership_that_is_over_is_begun_anew_at_once() -> None:
+    model = ModelBacking()
+    model.existing["a"] = (0, 0)
+    model.membership.want(["a"], FROM_LAST)
+    await model.settled()
+    assert model.membership._joined is not None
+    model.membership._joined.is_over = True  # type: ignore[misc]
+    model.membership.want(["a"], FROM_LAST)
+    await model.settled()
+    assert len(model.joins) == 2
 
 
 async def test_a_membership_that_is_closed_does_nothing_any_more() -> None:
@@ -201,7 +239,7 @@ async def test_a_membership_that_is_closed_does_nothing_any_more() -> None:
 ACTIONS = st.one_of(
     st.tuples(st.just("want"), st.frozensets(st.sampled_from(NAMES))),
     st.tuples(st.just("create"), st.sampled_from(NAMES)),
-    st.tuples(st.just("linger"), st.none()),
+    st.tuples(st.just("pass time"), st.none()),
     st.tuples(st.just("run"), st.integers(0, 6)),
     st.tuples(st.just("fail"), st.booleans()),
 )
@@ -217,27 +255,28 @@ def test_the_membership_is_at_last_as_it_is_wanted(actions: list[tuple[str, Any]
             before = membership.state
             if action == "want":
                 membership.want(value, FROM_LAST)
-                allowed = {OUT: {WORKING} if value else {OUT}, WORKING: {WORKING}, LEAVING: {WORKING} if value else {LEAVING}}
-                assert membership.state in allowed.get(before, {WORKING} if value else {LEAVING})
+                joined = {WORKING, IN} if value else {LEAVING}
+                allowed = {OUT: {WORKING} if value else {OUT}, WORKING: {WORKING}, LEAVING: joined, IN: joined}
+                assert membership.state in allowed[before]
             elif action == "create":
                 model.existing[value] = (0, 0)
-            elif action == "linger" and before is LEAVING:
-                model.linger()
+            elif action == "pass time" and membership._timer is not None:
+                model.pass_time()
             elif action == "run":
                 await rounds(value)
             elif action == "fail":
                 model.error = ClusterError("not now") if value else None
             assert len(model.joined) <= 1
-            assert (membership._linger is not None) == (membership.state is LEAVING)
+            assert membership._timer is None or membership.state in {LEAVING, IN}
+            assert membership._timer is not None or membership.state is not LEAVING
         model.error = None
         wanted = membership._wanted
-        membership.want(wanted, FROM_LAST)
-        await model.settled()
-        if membership.state is LEAVING:
-            model.linger()
+        for _ in range(2):
+            membership.want(wanted, FROM_LAST)
             await model.settled()
-        membership.want(wanted, FROM_LAST)
-        await model.settled()
+            if membership._timer is not None:
+                model.pass_time()
+                await model.settled()
         expected = wanted & model.existing.keys()
         assert model.joined == ([expected] if expected else [])
         assert model.used == model.joined
@@ -248,6 +287,7 @@ def test_the_membership_is_at_last_as_it_is_wanted(actions: list[tuple[str, Any]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "Backoff", lambda: SimpleNamespace(delay=lambda: 0.0))
         patch.setattr(module, "LINGER_S", 1e6)
+        patch.setattr(module, "GROW_PAUSE_S", 1e6)
         asyncio.run(run())
 
 
