@@ -4,6 +4,10 @@ They wait in a topic of the backing that all gateways of the listener share, one
 note when a transaction has ended. One of the gateways that have a producer of the group reads it, and asks the producers about
 messages that wait for long.
 
+A transaction is identified by the id of its message and the position of its half message: an application may send the same
+message object, and so the same id, in a second transaction. Of the open half messages of one id only the newest is asked about,
+because a client that got no answer sends the message again. A client may still end an earlier one.
+
     OPEN    the half message is stored
     ENDED   committed (the message is stored in its own topic) or rolled back: there is a note
 
@@ -13,6 +17,10 @@ messages that wait for long.
 
 The message is stored in its own topic before the note: a crash between the two makes the check commit it once more. What is
 before the oldest open half message is acknowledged, so that the next gateway reads the rest.
+
+What this rests on: a message has the same position whenever it is read, at each gateway, and the positions of the topic's one
+partition ascend in the order in which messages are stored. So it is with offsets, and only systems whose positions are offsets
+(the log and RocketMQ) can be the backing of such a listener.
 """
 
 import asyncio
@@ -34,7 +42,7 @@ from mqbridge.net.tasks import cancel, spawn
 log = logging.getLogger(__name__)
 
 HALF, ENDED = "mqbridge.half", "mqbridge.half.ended"
-"""Properties of a half message (JSON, the fields of `PreparedMessage`), and of the note that a transaction has ended (its id)."""
+"""Properties of a half message (JSON, the fields of `PreparedMessage`), and of the note that one has ended (`HalfKey`)."""
 FIRST_CHECK_S, CHECK_PAUSE_S, MAX_CHECKS = 6.0, 30.0, 15
 """Age at which producers are asked first, time between two questions, and their maximum number: the defaults of brokers."""
 LOOK_S = 1.0
@@ -64,6 +72,13 @@ class PreparedMessage(NamedTuple):
     immune_s: int = 0
 
 
+class HalfKey(NamedTuple):
+    """What identifies a transaction: the id of its message, and the position of its half message."""
+
+    id: str
+    position: Position
+
+
 class Outcome(Enum):
     """How a transaction ends."""
 
@@ -83,6 +98,11 @@ class OpenHalf:
         self.checks = 0
         self.next_check = half.stored_ms / 1000 + (half.immune_s or FIRST_CHECK_S)
         """Time (s since the epoch) at which producers are asked next."""
+
+    @property
+    def key(self) -> HalfKey:
+        """What identifies its transaction."""
+        return HalfKey(self.half.id, self.position)
 
 
 def half_message(half: PreparedMessage, unit: Unit) -> Message:
@@ -105,6 +125,30 @@ def read_half(message: Message) -> tuple[PreparedMessage, Unit] | None:
     return (half, Unit(message.payload or b"", 1, None)) if is_valid else None
 
 
+def ended_note(key: HalfKey) -> Message:
+    """Return the note that a transaction has ended."""
+    return Message(b"", ((ENDED, json.dumps(key)),))
+
+
+def read_note(text: str) -> HalfKey | None:
+    """Return what `ended_note` got, from the property of the note; None if it is no such text."""
+    try:
+        half_id, position = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    is_position = isinstance(position, list) and position and all(type(each) is int and each >= 0 for each in position)
+    return HalfKey(half_id, tuple(position)) if isinstance(half_id, str) and is_position else None
+
+
+async def find_half(
+    topic: InternalTopic, position: Position, unique_id: str | None, group: str
+) -> tuple[PreparedMessage, Unit] | None:
+    """Return the half message of a group at a position; None if there is none, or if it has another id. Raises ClusterError."""
+    message = await topic.read(position)
+    found = None if message is None else read_half(message)
+    return None if found is None or found[0].group != group or unique_id not in (None, found[0].id) else found
+
+
 Check = Callable[[OpenHalf, Unit], bool]
 """Asks a producer about a half message; returns False if there is none to ask."""
 Commit = Callable[[PreparedMessage, Unit], Awaitable[None]]
@@ -117,12 +161,12 @@ class HalfMessages:
     def __init__(self, topic: InternalTopic, check: Check, commit: Commit, bury: Commit) -> None:
         """`bury` stores a message as a dead letter whose transaction nobody has ended."""
         self._topic, self._check, self._commit, self._bury = topic, check, commit, bury
-        self._open: OrderedDict[str, OpenHalf] = OrderedDict()
-        """The open half messages that this gateway has read, by id, oldest first."""
-        self._ended: OrderedDict[str, None] = OrderedDict()
-        """Ids of transactions that have ended, the oldest first."""
-        self._ending = KeyedLocks[str]()
-        """Held while a transaction ends, by its id."""
+        self._open: OrderedDict[str | Position, OpenHalf] = OrderedDict()
+        """The open half messages that this gateway has read, the oldest first: by id, or by position if they have no id."""
+        self._ended: OrderedDict[HalfKey, None] = OrderedDict()
+        """Transactions that have ended, the oldest first."""
+        self._ending = KeyedLocks[HalfKey]()
+        """Held while a transaction ends."""
         self._batches: deque[Batch] = deque()
         """Batches of the lane that are not acknowledged."""
         self._lane: InboundLane | None = None
@@ -147,36 +191,35 @@ class HalfMessages:
 
     # --- the end of transactions ------------------------------------------------------------------------------------------
 
-    async def end(self, position: Position, unique_id: str | None, group: str, outcome: Outcome) -> bool:
-        """End the transaction of a half message; return False if there is no such message of this group.
+    async def end(self, half: PreparedMessage, unit: Unit, position: Position, outcome: Outcome) -> None:
+        """End the transaction of the half message at a position, see `find_half`.
 
         Raises RequestRefused, ClusterError: then it stays open.
         """
-        message = await self._topic.read(position)
-        found = None if message is None else read_half(message)
-        if found is None or found[0].group != group or unique_id not in (None, found[0].id):
-            return False
-        await self._end(*found, outcome)
-        return True
-
-    async def _end(self, half: PreparedMessage, unit: Unit, outcome: Outcome) -> None:
-        async with self._ending.hold(half.id):
-            if half.id in self._ended:
+        key = HalfKey(half.id, position)
+        async with self._ending.hold(key):
+            if key in self._ended:
                 return
             if outcome is Outcome.COMMIT:
                 await self._commit(half, unit)
             elif outcome is Outcome.DEAD:
                 await self._bury(half, unit)
-            self._note_ended(half.id)
-            await self._topic.append([Message(b"", ((ENDED, half.id),))])
+            self._note_ended(key)
+            await self._topic.append([ended_note(key)])
 
-    def _note_ended(self, half_id: str) -> None:
-        self._remember_ended(half_id)
-        self._open.pop(half_id, None)
+    def _note_ended(self, key: HalfKey) -> None:
+        self._remember_ended(key)
+        self._close_open(key)
         self._acknowledge()
 
-    def _remember_ended(self, half_id: str) -> None:
-        self._ended[half_id] = None
+    def _close_open(self, key: HalfKey) -> None:
+        """Forget the open half message of an ended transaction, and an earlier one of the same id; a later one stays open."""
+        waiting = self._open.get(key.id or key.position)
+        if waiting is not None and waiting.position <= key.position:
+            del self._open[key.id or key.position]
+
+    def _remember_ended(self, key: HalfKey) -> None:
+        self._ended[key] = None
         if len(self._ended) > MAX_ENDED:
             self._ended.popitem(last=False)
 
@@ -231,15 +274,30 @@ class HalfMessages:
 
     def _take(self, messages: Iterable[Message]) -> None:
         for message in messages:
-            if ended := message.property_values(ENDED):
-                self._open.pop(ended[-1], None)
-                self._remember_ended(ended[-1])
+            if notes := message.property_values(ENDED):
+                self._take_note(notes[-1])
             elif (found := read_half(message)) is not None:
-                if found[0].id not in self._ended:
-                    self._open.pop(found[0].id, None)  # a client that got no answer sends it again, and the newest one counts
-                    self._open[found[0].id] = OpenHalf(found[0], message.position)
+                self._take_half(OpenHalf(found[0], message.position))
             else:
                 log.warning("a message in %s is no half message, and is skipped", self._topic.name)
+
+    def _take_note(self, text: str) -> None:
+        key = read_note(text)
+        if key is None:
+            log.warning("a note in %s cannot be read, and is skipped: %.200r", self._topic.name, text)
+            return
+        self._remember_ended(key)
+        self._close_open(key)
+
+    def _take_half(self, waiting: OpenHalf) -> None:
+        if waiting.key in self._ended:
+            self._close_open(waiting.key)
+            return
+        index = waiting.half.id or waiting.position
+        known = self._open.get(index)
+        if known is None or known.position < waiting.position:
+            self._open.pop(index, None)  # a client that got no answer sends it again, and the newest one counts
+            self._open[index] = waiting
 
     def _acknowledge(self) -> None:
         """Acknowledge everything before the oldest open half message."""
@@ -266,12 +324,12 @@ class HalfMessages:
             message = await self._topic.read(waiting.position)
             found = None if message is None else read_half(message)
             if found is None:
-                self._note_ended(waiting.half.id)
+                self._note_ended(waiting.key)
             elif waiting.checks >= MAX_CHECKS:
                 log.error(
                     "transaction %s of group %s was not ended after %d checks", waiting.half.id, waiting.half.group, MAX_CHECKS
                 )
-                await self._end(*found, Outcome.DEAD)
+                await self.end(*found, waiting.position, Outcome.DEAD)
             elif self._check(waiting, found[1]):
                 waiting.checks += 1
         except MqbridgeError as error:

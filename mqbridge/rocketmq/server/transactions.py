@@ -15,7 +15,7 @@ from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.mapping.served_records import RecordPlace, encode_served
 from mqbridge.rocketmq.server.broker import ADDED, Broker
 from mqbridge.rocketmq.server.connection import ANSWER_S, ServedConnection
-from mqbridge.rocketmq.server.half_messages import HalfMessages, OpenHalf, Outcome, PreparedMessage
+from mqbridge.rocketmq.server.half_messages import HalfMessages, OpenHalf, Outcome, PreparedMessage, find_half
 from mqbridge.rocketmq.server.physical_offsets import QueueName, physical_base, physical_offset
 from mqbridge.rocketmq.server.refusals import CodedRefusal
 from mqbridge.rocketmq.server.sends import PendingSend, SendRequests, properties_of, result, unique_id_of
@@ -129,9 +129,11 @@ class Transactions:
         unique_id = header.transaction_id or None
         group = header.producer_group
         halves = self._groups.get(group) or self._make(group)  # nothing is kept for a group that there may not be
-        if not await halves.end(position, unique_id, group, outcome):
+        found = await find_half(halves.topic, position, unique_id, group)
+        if found is None:
             text = f"group {header.producer_group} has no half message {header.tran_state_table_offset}"
             raise CodedRefusal(text, Status.SYSTEM_ERROR)
+        await halves.end(*found, position, outcome)
         return request.answer()
 
     async def _commit(self, half: PreparedMessage, unit: Unit) -> None:

@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 
 from mqbridge.message import Message, Unit
 from mqbridge.rocketmq.server import half_messages as module
-from mqbridge.rocketmq.server.half_messages import ENDED, HALF, HalfMessages, OpenHalf, PreparedMessage, half_message, read_half
+from mqbridge.rocketmq.server.half_messages import (
+    ENDED,
+    HALF,
+    HalfKey,
+    HalfMessages,
+    OpenHalf,
+    PreparedMessage,
+    ended_note,
+    half_message,
+    read_half,
+    read_note,
+)
 
 NUMBERS = st.integers(0, (1 << 63) - 1)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -78,26 +89,91 @@ def half_at(position: int, half_id: str) -> Message:
     return message.replace(position=(position,))
 
 
-def note_of(half_id: str) -> Message:
-    return Message(b"", ((ENDED, half_id),))
+def note_of(half_id: str, position: int = 0) -> Message:
+    return ended_note(HalfKey(half_id, (position,)))
 
 
-def test_a_note_ends_a_half_message_before_and_behind_it() -> None:
+def open_positions(halves: HalfMessages) -> list[tuple[str, int]]:
+    """Return the ids and positions of the open half messages, the oldest first."""
+    return [(each.half.id, each.position[0]) for each in halves._open.values()]
+
+
+def test_a_note_ends_the_half_message_at_its_position() -> None:
     halves = opened()
-    halves._take([half_at(0, "a"), half_at(1, "b"), note_of("a")])
-    assert list(halves._open) == ["b"]
-    halves._take([note_of("late"), half_at(5, "late")])
-    assert list(halves._open) == ["b"], "one that is stored again after its note stays ended"
+    halves._take([half_at(0, "a"), half_at(1, "b"), note_of("a", 0)])
+    assert open_positions(halves) == [("b", 1)]
     halves._take([Message(b"foreign"), half_at(6, "c")])
-    assert list(halves._open) == ["b", "c"]
+    assert open_positions(halves) == [("b", 1), ("c", 6)]
+
+
+def test_a_half_message_that_is_stored_after_the_end_of_one_with_its_id_is_open() -> None:
+    halves = opened()
+    halves._take([half_at(0, "a"), note_of("a", 0), half_at(2, "a")])
+    assert open_positions(halves) == [("a", 2)]
+    halves._take([note_of("a", 0)])
+    assert open_positions(halves) == [("a", 2)], "the note is of the one before"
+    halves._take([note_of("a", 2)])
+    assert open_positions(halves) == []
+
+
+def test_a_half_message_whose_end_was_told_before_it_was_read_is_not_open() -> None:
+    halves = opened()
+    halves._take([note_of("a", 5), half_at(5, "a")])
+    assert open_positions(halves) == []
+
+
+def test_the_newest_half_message_of_an_id_counts() -> None:
+    halves = opened()
+    halves._take([half_at(0, "a"), half_at(1, "b"), half_at(2, "a")])
+    assert open_positions(halves) == [("b", 1), ("a", 2)]
+    halves._take([half_at(0, "a")])
+    assert open_positions(halves) == [("b", 1), ("a", 2)], "one that is read again is not newer"
+    halves._take([note_of("a", 2)])
+    assert open_positions(halves) == [("b", 1)]
+
+
+def test_an_end_ends_the_older_half_messages_of_its_id() -> None:
+    halves = opened()
+    halves._take([note_of("a", 5), half_at(0, "a")])
+    halves._take([half_at(5, "a")])
+    assert open_positions(halves) == []
+    halves._take([half_at(6, "b"), note_of("b", 7)])
+    assert open_positions(halves) == []
+
+
+def test_half_messages_without_an_id_do_not_replace_each_other() -> None:
+    halves = opened()
+    halves._take([half_at(0, ""), half_at(1, ""), half_at(2, "")])
+    assert open_positions(halves) == [("", 0), ("", 1), ("", 2)]
+    halves._take([note_of("", 1)])
+    assert open_positions(halves) == [("", 0), ("", 2)]
+
+
+@given(TEXTS, st.lists(NUMBERS, min_size=1, max_size=3).map(tuple))
+def test_a_note_is_read_as_it_was_written(half_id: str, position: tuple[int, ...]) -> None:
+    (text,) = ended_note(HalfKey(half_id, position)).property_values(ENDED)
+    assert read_note(text) == HalfKey(half_id, position)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "an-id", "[", "[" * 100_000, "null", "{}", "7", '["id"]', '["id", 7]', '["id", []]', '["id", [-1]]', '["id", [true]]',
+     '["id", [1.5]]', '["id", "12"]', "[1, [1]]", '["id", [1], 2]', "ab"],
+    ids=lambda text: text[:12],
+)  # fmt: skip
+def test_a_note_that_cannot_be_read_is_skipped(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    halves = opened()
+    halves._take([half_at(0, "an-id"), Message(b"", ((ENDED, text),)), half_at(2, "b")])
+    assert open_positions(halves) == [("an-id", 0), ("b", 2)]
+    assert "cannot be read, and is skipped" in caplog.text
 
 
 def test_few_ends_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_ENDED", 2)
     halves = opened()
     for name in "abc":
-        halves._note_ended(name)
-    assert list(halves._ended) == ["b", "c"]
+        halves._remember_ended(HalfKey(name, (0,)))
+    assert [each.id for each in halves._ended] == ["b", "c"]
     halves._take([note_of(name) for name in "defg"])
     assert len(halves._ended) == 2
 
@@ -136,4 +212,5 @@ def test_what_is_before_the_oldest_open_half_message_is_acknowledged(batches: li
         assert lane.acknowledged == [each for each in made if each.next <= (oldest,)]
         if not ids:
             break
-        halves._note_ended(ids.pop())
+        half_id = ids.pop()
+        halves._note_ended(HalfKey(half_id, (int(half_id[1:]),)))

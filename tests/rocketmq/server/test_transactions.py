@@ -116,6 +116,34 @@ async def test_a_half_message_that_is_rolled_back_is_never_delivered() -> None:
         assert await delivered(client) == []
 
 
+@pytest.mark.parametrize("first", [COMMIT, ROLLBACK])
+async def test_a_message_that_is_sent_in_a_second_transaction_is_committed_again(first: int) -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        assert (await end(client, await prepare(client, b"x"), first)).code == 0
+        second = await prepare(client, b"x")
+        await until_open(served, "ID")
+        assert (await end(client, second, COMMIT)).code == 0
+        assert (await end(client, second, COMMIT)).code == 0
+        assert await delivered(client) == [b"x"] * (1 + (first == COMMIT))
+        await until_open(served)
+
+
+async def test_an_earlier_half_message_of_the_same_id_ends_as_the_client_says() -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        halves = [await prepare(client, body) for body in (b"1", b"2", b"3")]
+        assert (await end(client, halves[1], COMMIT)).code == 0
+        await until_open(served, "ID")
+        assert (await end(client, halves[0], COMMIT)).code == 0
+        assert (await end(client, halves[0], COMMIT)).code == 0
+        assert (await end(client, halves[2], ROLLBACK)).code == 0
+        await until_open(served)
+        assert await delivered(client) == [b"2", b"1"]
+
+
 async def test_a_transaction_whose_end_is_unknown_stays_open() -> None:
     async with serving() as served:
         client = await served.connect()
@@ -399,7 +427,7 @@ async def test_a_gateway_that_dies_between_a_message_and_its_note_has_it_deliver
             half = await prepare(client)
             await until_open(one, "ID")
 
-            def die(_: str) -> None:
+            def die(_: object) -> None:
                 raise ClusterError("the gateway was killed")
 
             with monkeypatch.context() as patch:
