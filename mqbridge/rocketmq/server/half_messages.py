@@ -8,12 +8,14 @@ A transaction is identified by the id of its message and the position of its hal
 message object, and so the same id, in a second transaction. Of the open half messages of one id only the newest is asked about,
 because a client that got no answer sends the message again. A client may still end an earlier one.
 
-    OPEN    the half message is stored
-    ENDED   committed (the message is stored in its own topic) or rolled back: there is a note
+    OPEN     the half message is stored
+    UNNOTED  committed (the message is stored in its own topic) or rolled back; the note of that is not stored yet
+    ENDED    there is a note
 
         (stored)             -> OPEN
-        end                  OPEN -> ENDED
-        (checked too often)  OPEN -> ENDED, as a dead letter
+        end                  OPEN -> UNNOTED
+        (checked too often)  OPEN -> UNNOTED, as a dead letter
+        end, (later)         UNNOTED -> ENDED
 
 The message is stored in its own topic before the note: a crash between the two makes the check commit it once more. What is
 before the oldest open half message is acknowledged, so that the next gateway reads the rest.
@@ -48,9 +50,12 @@ FIRST_CHECK_S, CHECK_PAUSE_S, MAX_CHECKS = 6.0, 30.0, 15
 LOOK_S = 1.0
 """Time between two looks for half messages that wait for long."""
 MAX_ENDED = 100_000
-"""Number of transactions whose end is remembered, so that the same end, told twice, has one effect."""
-READ_AGAIN_S = 5.0
-"""Pause before the topic is read again that could not be read."""
+"""Number of transactions whose end is remembered, so that the same end, told twice, has one effect; and maximum number of those
+that wait for their note: then no more transactions are ended."""
+READ_AGAIN_S, NOTE_AGAIN_S = 5.0, 5.0
+"""Pauses before the topic is read again that could not be read, and before notes are stored that could not be stored."""
+LAST_NOTES_S = 1.0
+"""Time in which such notes are stored when the gateway ends."""
 
 
 class PreparedMessage(NamedTuple):
@@ -164,7 +169,11 @@ class HalfMessages:
         self._open: OrderedDict[str | Position, OpenHalf] = OrderedDict()
         """The open half messages that this gateway has read, the oldest first: by id, or by position if they have no id."""
         self._ended: OrderedDict[HalfKey, None] = OrderedDict()
-        """Transactions that have ended, the oldest first."""
+        """Transactions that are ENDED, the oldest first."""
+        self._unnoted: dict[HalfKey, None] = {}
+        """Transactions that are UNNOTED, the oldest first."""
+        self._noting: asyncio.Task[None] | None = None
+        """The task that stores the notes that could not be stored."""
         self._ending = KeyedLocks[HalfKey]()
         """Held while a transaction ends."""
         self._batches: deque[Batch] = deque()
@@ -194,23 +203,70 @@ class HalfMessages:
     async def end(self, half: PreparedMessage, unit: Unit, position: Position, outcome: Outcome) -> None:
         """End the transaction of the half message at a position, see `find_half`.
 
-        Raises RequestRefused, ClusterError: then it stays open.
+        Raises RequestRefused, ClusterError: then it stays open, or it has ended and only the note is missing.
         """
         key = HalfKey(half.id, position)
         async with self._ending.hold(key):
             if key in self._ended:
                 return
-            if outcome is Outcome.COMMIT:
-                await self._commit(half, unit)
-            elif outcome is Outcome.DEAD:
-                await self._bury(half, unit)
-            self._note_ended(key)
-            await self._topic.append([ended_note(key)])
+            if key not in self._unnoted:
+                if len(self._unnoted) >= MAX_ENDED:
+                    raise ClusterError(f"the end of {MAX_ENDED:,} transactions cannot be noted in {self._topic.name}")
+                if outcome is Outcome.COMMIT:
+                    await self._commit(half, unit)
+                elif outcome is Outcome.DEAD:
+                    await self._bury(half, unit)
+                self._note_ended(key)
+            await self._store_note(key)
 
     def _note_ended(self, key: HalfKey) -> None:
-        self._remember_ended(key)
+        """Take note that a transaction has ended.
+
+        From now on its half message is not open here, whether there is a note or not, and may be acknowledged. If this gateway
+        has the lane and acknowledges it, no gateway reads it again, and the note is not needed. It is needed if an earlier half
+        message holds the acknowledgement back, if another gateway has the lane, and if the lane is lost before the cluster has
+        stored the acknowledgement: then it is open at the gateway that reads it, until that one reads the note. So the note is
+        stored in any case.
+        """
+        self._unnoted[key] = None
         self._close_open(key)
         self._acknowledge()
+
+    async def _store_note(self, key: HalfKey) -> None:
+        """Store the note of a transaction; if that fails, it is stored later. The caller holds its lock. Raises ClusterError."""
+        try:
+            await self._topic.append([ended_note(key)])
+        except BaseException:  # also if the caller gives up
+            if self._noting is None or self._noting.done():
+                self._noting = spawn(self._store_notes_later(), f"notes of {self._topic.name}")
+            raise
+        self._unnoted.pop(key, None)
+        self._remember_ended(key)
+
+    async def _store_notes_later(self) -> None:
+        while self._unnoted:
+            await asyncio.sleep(NOTE_AGAIN_S)
+            try:
+                await self._store_notes()
+            except MqbridgeError as error:
+                log.warning(
+                    "the end of %d transactions is not noted in %s, which is tried again: %s",
+                    len(self._unnoted),
+                    self._topic.name,
+                    error,
+                )
+
+    async def _store_notes(self) -> None:
+        """Store the notes that are missing. Raises ClusterError."""
+        for key in list(self._unnoted):
+            async with self._ending.hold(key):
+                if key in self._unnoted:
+                    await self._store_note(key)
+
+    @property
+    def is_idle(self) -> bool:
+        """False while notes are missing."""
+        return not self._unnoted
 
     def _close_open(self, key: HalfKey) -> None:
         """Forget the open half message of an ended transaction, and an earlier one of the same id; a later one stays open."""
@@ -286,11 +342,12 @@ class HalfMessages:
         if key is None:
             log.warning("a note in %s cannot be read, and is skipped: %.200r", self._topic.name, text)
             return
+        self._unnoted.pop(key, None)
         self._remember_ended(key)
         self._close_open(key)
 
     def _take_half(self, waiting: OpenHalf) -> None:
-        if waiting.key in self._ended:
+        if waiting.key in self._ended or waiting.key in self._unnoted:
             self._close_open(waiting.key)
             return
         index = waiting.half.id or waiting.position
@@ -324,7 +381,13 @@ class HalfMessages:
             message = await self._topic.read(waiting.position)
             found = None if message is None else read_half(message)
             if found is None:
-                self._note_ended(waiting.key)
+                log.error(
+                    "the half message of transaction %s of group %s was deleted before the transaction ended",
+                    waiting.half.id,
+                    waiting.half.group,
+                )
+                self._close_open(waiting.key)
+                self._acknowledge()
             elif waiting.checks >= MAX_CHECKS:
                 log.error(
                     "transaction %s of group %s was not ended after %d checks", waiting.half.id, waiting.half.group, MAX_CHECKS
@@ -340,4 +403,20 @@ class HalfMessages:
     async def close(self, deadline: float | None = None) -> None:
         """End; what waits stays stored."""
         self._is_following = False
+        await cancel(self._noting)
+        await self._store_last_notes(deadline)
         await self._topic.close(deadline)
+
+    async def _store_last_notes(self, deadline: float | None) -> None:
+        until = asyncio.get_running_loop().time() + LAST_NOTES_S
+        try:
+            async with asyncio.timeout_at(until if deadline is None else min(until, deadline)):
+                await self._store_notes()
+        except (TimeoutError, MqbridgeError) as error:
+            log.warning(
+                "the end of %d transactions is not noted in %s, and they may be committed once more: %s",
+                len(self._unnoted),
+                self._topic.name,
+                str(error) or "there was no time",
+            )
+        await cancel(self._noting)

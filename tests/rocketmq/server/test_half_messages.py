@@ -1,5 +1,6 @@
 """The half messages of one producer group."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -7,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqbridge.errors import ClusterError
 from mqbridge.message import Message, Unit
+from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.server import half_messages as module
 from mqbridge.rocketmq.server.half_messages import (
     ENDED,
@@ -15,12 +18,15 @@ from mqbridge.rocketmq.server.half_messages import (
     HalfKey,
     HalfMessages,
     OpenHalf,
+    Outcome,
     PreparedMessage,
     ended_note,
     half_message,
     read_half,
     read_note,
 )
+from tests.patience import PATIENCE_S
+from tests.rocketmq.server.serving import until
 
 NUMBERS = st.integers(0, (1 << 63) - 1)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -71,17 +77,44 @@ class FakeHalfTopic:
 
     def __init__(self) -> None:
         self.appended: list[Message] = []
+        self.attempts = 0
+        self.error: ClusterError | None = None
+        self.is_closed = False
 
     async def append(self, messages: list[Message]) -> list[tuple[int, ...]]:
+        self.attempts += 1
+        await asyncio.sleep(0)
+        if self.error is not None:
+            raise self.error
         self.appended += messages
         return [(0,)]
 
+    async def close(self, _: float | None) -> None:
+        self.is_closed = True
+
+    @property
+    def notes(self) -> list[HalfKey | None]:
+        return [read_note(text) for message in self.appended for text in message.property_values(ENDED)]
+
+
+class HalfBench:
+    """Half messages over a topic whose appends a test lets fail, and what was committed."""
+
+    def __init__(self) -> None:
+        self.topic = FakeHalfTopic()
+        self.committed: list[PreparedMessage] = []
+        self.halves = HalfMessages(self.topic, lambda *_: False, self.commit, self.commit)  # type: ignore[arg-type]
+
+    async def commit(self, half: PreparedMessage, _: Unit) -> None:
+        self.committed.append(half)
+
+    async def end(self, half_id: str = "a", position: int = 0) -> None:
+        half = PreparedMessage(half_id, "t", 0, "g", 1)
+        await self.halves.end(half, Unit(b"", 1, None), (position,), Outcome.COMMIT)
+
 
 def opened() -> HalfMessages:
-    async def nothing(*_: object) -> None:
-        pass
-
-    return HalfMessages(FakeHalfTopic(), lambda *_: False, nothing, nothing)  # type: ignore[arg-type]
+    return HalfBench().halves
 
 
 def half_at(position: int, half_id: str) -> Message:
@@ -176,6 +209,104 @@ def test_few_ends_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each.id for each in halves._ended] == ["b", "c"]
     halves._take([note_of(name) for name in "defg"])
     assert len(halves._ended) == 2
+
+
+# --- notes that cannot be stored ------------------------------------------------------------------------------------------
+
+
+async def test_an_end_that_is_told_again_stores_the_note_that_is_missing_and_no_message() -> None:
+    bench = HalfBench()
+    bench.halves._take([half_at(0, "a")])
+    bench.topic.error = ClusterError("not now")
+    for _ in range(2):
+        with pytest.raises(ClusterError):
+            await bench.end()
+    assert (len(bench.committed), bench.topic.notes, open_positions(bench.halves)) == (1, [], [])
+    bench.topic.error = None
+    for _ in range(2):
+        await bench.end()
+    assert (len(bench.committed), bench.topic.notes) == (1, [HalfKey("a", (0,))])
+    await bench.halves.close()
+
+
+async def test_a_note_that_is_missing_is_stored_later(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(module, "NOTE_AGAIN_S", 0.001)
+    bench = HalfBench()
+    bench.topic.error = ClusterError("not now")
+    for position in range(3):
+        with pytest.raises(ClusterError):
+            await bench.end("a", position)
+    attempts = bench.topic.attempts
+    await until(lambda: bench.topic.attempts > attempts + 2)
+    assert "the end of 3 transactions is not noted in half-p" in caplog.text
+    assert not bench.halves.is_idle
+    bench.topic.error = None
+    await until(lambda: bench.halves.is_idle)
+    assert sorted(bench.topic.notes) == [HalfKey("a", (position,)) for position in range(3)]  # type: ignore[type-var]
+    assert len(bench.committed) == 3
+    bench.topic.error = ClusterError("not now")
+    with pytest.raises(ClusterError):
+        await bench.end("b")
+    bench.topic.error = None
+    await until(lambda: bench.halves.is_idle)
+    assert bench.topic.notes[-1] == HalfKey("b", (0,))
+
+
+async def test_a_note_whose_append_was_given_up_is_stored_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NOTE_AGAIN_S", 0.001)
+    bench, gate = HalfBench(), asyncio.Event()
+
+    async def hang(_: object) -> None:
+        await gate.wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.topic, "append", hang)
+        ending = spawn(bench.end(), "end")
+        await until(lambda: len(bench.committed) == 1)
+        await cancel(ending)
+    await until(lambda: bench.topic.notes == [HalfKey("a", (0,))])
+    assert len(bench.committed) == 1
+
+
+async def test_closing_tries_to_store_notes_a_last_time(caplog: pytest.LogCaptureFixture) -> None:
+    bench = HalfBench()
+    bench.topic.error = ClusterError("not now")
+    with pytest.raises(ClusterError):
+        await bench.end()
+    bench.topic.error = None
+    await bench.halves.close(asyncio.get_running_loop().time() + PATIENCE_S)
+    assert (bench.topic.notes, bench.topic.is_closed) == ([HalfKey("a", (0,))], True)
+    assert "may be committed once more" not in caplog.text
+
+
+async def test_closing_ends_if_notes_cannot_be_stored(caplog: pytest.LogCaptureFixture) -> None:
+    bench = HalfBench()
+    bench.topic.error = ClusterError("not now")
+    for position in range(2):
+        with pytest.raises(ClusterError):
+            await bench.end("a", position)
+    attempts = bench.topic.attempts
+    await bench.halves.close(asyncio.get_running_loop().time() + PATIENCE_S)
+    assert (bench.topic.notes, bench.topic.is_closed, bench.topic.attempts) == ([], True, attempts + 1)
+    assert "the end of 2 transactions is not noted in half-p, and they may be committed once more: not now" in caplog.text
+
+
+async def test_few_ends_wait_for_their_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_ENDED", 2)
+    bench = HalfBench()
+    bench.topic.error = ClusterError("not now")
+    for position in range(5):
+        with pytest.raises(ClusterError):
+            await bench.end("a", position)
+    assert len(bench.committed) == 2, "the others stay open"
+    bench.topic.error = None
+    for position in range(5):
+        await bench.end("a", position)
+    assert (len(bench.committed), len(bench.topic.notes)) == (5, 5)
+    await bench.halves.close()
+
+
+# --- what is acknowledged -------------------------------------------------------------------------------------------------
 
 
 class FakeLane:

@@ -494,3 +494,29 @@ async def test_a_note_that_cannot_be_stored_does_not_make_a_transaction_open_aga
         assert halves._open == {}
         assert (await end(client, half, COMMIT)).code == 0
         assert await delivered(client) == [b"x"]
+
+
+async def test_another_gateway_learns_of_an_end_whose_note_could_not_be_stored_at_once(
+    tmp_path: Path, clock: VirtualTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(half_messages, "NOTE_AGAIN_S", 0.002)
+    async with log_cluster(tmp_path) as cluster:
+        async with gateway(cluster, tmp_path, "one") as one:
+            client = await one.connect()
+            await one.create()
+            await prepare(client, b"1", "ID1")
+            second = await prepare(client, b"2", "ID2")
+            halves = await until_open(one, "ID1", "ID2")
+
+            async def fail(*_: object) -> None:
+                raise ClusterError("not now")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(halves.topic, "append", fail)
+                assert (await end(client, second, COMMIT)).code == Status.SYSTEM_BUSY
+            await until(lambda: halves.is_idle)
+        async with gateway(cluster, tmp_path, "two") as two:
+            client = await two.connect()
+            await client.produce()
+            await until_open(two, "ID1")
+            assert await delivered(client) == [b"2"]
