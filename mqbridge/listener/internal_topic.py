@@ -41,6 +41,11 @@ class InternalTopic:
         self._membership: SharedMembership | None = None
         self._joining: asyncio.Task[None] | None = None
 
+    @property
+    def needs_contents(self) -> bool:
+        """False if batches of the topic can be acknowledged when their contents were dropped, see `Capabilities`."""
+        return not self._cluster.capabilities.acknowledges_dropped
+
     async def ensure(self) -> None:
         """Create the topic if it does not exist. Raises ClusterError."""
         async with limited(f"creating {self.name}"):

@@ -294,6 +294,12 @@ async def test_a_lane_that_has_failed_is_read_again(bench: InternalBench, monkey
     assert bench.cluster.members(NAME) == 1
 
 
+@pytest.mark.parametrize("acknowledges_dropped", [True, False])
+async def test_a_cluster_may_need_the_contents_of_what_it_acknowledges(bench: InternalBench, acknowledges_dropped: bool) -> None:
+    bench.cluster.capabilities = replace(bench.cluster.capabilities, acknowledges_dropped=acknowledges_dropped)
+    assert bench.follower().topic.needs_contents == (not acknowledges_dropped)
+
+
 # --- reading by position ------------------------------------------------------------------------------------------------------
 
 

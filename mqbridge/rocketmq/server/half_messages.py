@@ -52,6 +52,9 @@ LOOK_S = 1.0
 MAX_ENDED = 100_000
 """Number of transactions whose end is remembered, so that the same end, told twice, has one effect; and maximum number of those
 that wait for their note: then no more transactions are ended."""
+MAX_WAITING, MAX_WAITING_BYTES = 100_000, 16 << 20
+"""Number of messages that are read and not acknowledged, and bytes of those whose contents the cluster needs to acknowledge them:
+then nothing more is read until the oldest open half message ends."""
 READ_AGAIN_S, NOTE_AGAIN_S = 5.0, 5.0
 """Pauses before the topic is read again that could not be read, and before notes are stored that could not be stored."""
 LAST_NOTES_S = 1.0
@@ -177,10 +180,13 @@ class HalfMessages:
         self._ending = KeyedLocks[HalfKey]()
         """Held while a transaction ends."""
         self._batches: deque[Batch] = deque()
-        """Batches of the lane that are not acknowledged."""
+        """Batches of the lane that are not acknowledged; without their contents, if the cluster does not need these."""
+        self._waiting = self._waiting_bytes = 0
+        """Number of their messages, and the bytes of the contents that are kept."""
+        self._has_room = asyncio.Event()
+        """Set when a batch is acknowledged."""
+        self._is_stop_logged = False
         self._lane: InboundLane | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._checks: set[asyncio.Task[None]] = set()
         self._is_following = False
 
     @property
@@ -293,23 +299,30 @@ class HalfMessages:
         await self._topic.leave(deadline)
 
     async def _run_lane(self, lane: InboundLane, inbound: Inbound) -> None:  # noqa: ARG002 - as `RunLane` is called
+        self._forget_read()
         self._lane = lane
-        self._open.clear()
-        self._batches.clear()
         looking = spawn(self._look_again_and_again(), f"transactions of {self._topic.name}")
         ending = spawn((lane.releasing if isinstance(lane, AnnouncesRelease) else lane.revoked).wait(), "release")
         reading = spawn(self._read(lane), f"half messages of {self._topic.name}")
         try:
             await asyncio.wait([reading, ending], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._lane = None
-            await cancel(looking, ending, reading, *self._checks)
-            self._open.clear()
-            self._batches.clear()
+            if self._lane is lane:  # the next one may be here already
+                self._lane = None
+                self._forget_read()
+            await cancel(looking, ending, reading)
+
+    def _forget_read(self) -> None:
+        """Forget what was read of a lane: the next one delivers again what is not acknowledged."""
+        self._open.clear()
+        self._batches.clear()
+        self._waiting = self._waiting_bytes = 0
+        self._has_room.set()
 
     async def _read(self, lane: InboundLane) -> None:
         try:
             while True:
+                await self._wait_for_room()
                 try:
                     batch = await lane.receive()
                 except GapError as gap:
@@ -318,15 +331,51 @@ class HalfMessages:
                     log.warning("half messages of %s are lost: %s", self._topic.name, gap)
                     await lane.seek(gap.resume)
                     continue
+                if self._lane is not lane:
+                    return
                 self._take(batch.messages)
-                self._batches.append(batch)
-                self._acknowledge()
+                self._keep(batch)
         except LaneRevoked:
             return
         except MqbridgeError as error:
             log.warning("half messages of %s are not read now, which is tried again: %s", self._topic.name, error)
             await asyncio.sleep(READ_AGAIN_S)
             self._topic.read_again(str(error))
+
+    @property
+    def _is_full(self) -> bool:
+        """True if nothing more is read until the oldest open half message ends."""
+        return self._waiting >= MAX_WAITING or self._waiting_bytes >= MAX_WAITING_BYTES
+
+    async def _wait_for_room(self) -> None:
+        while self._is_full:
+            if not self._is_stop_logged:
+                self._is_stop_logged = True
+                oldest = next(iter(self._open.values()))
+                log.warning(
+                    "%d half messages and notes of group %s wait behind the oldest open one, of transaction %s: no more are read "
+                    "until it has ended, or was checked %d times",
+                    self._waiting,
+                    oldest.half.group,
+                    oldest.half.id,
+                    MAX_CHECKS,
+                )
+            self._has_room.clear()
+            await self._has_room.wait()
+
+    def _keep(self, batch: Batch) -> None:
+        """Keep a batch whose messages were taken until it is acknowledged."""
+        self._batches.append(batch)
+        self._waiting += batch.count
+        if self._needs_contents(batch):
+            batch.release_messages()
+            self._waiting_bytes += batch.held_bytes
+        else:
+            batch.drop_contents()
+        self._acknowledge()
+
+    def _needs_contents(self, batch: Batch) -> bool:
+        return self._topic.needs_contents and not batch.messages_replace_data
 
     def _take(self, messages: Iterable[Message]) -> None:
         for message in messages:
@@ -363,7 +412,14 @@ class HalfMessages:
             return
         oldest = next(iter(self._open.values()), None)
         while self._batches and (oldest is None or self._batches[0].next <= oldest.position):
-            lane.acknowledge(self._batches.popleft())
+            batch = self._batches.popleft()
+            self._waiting -= batch.count
+            if self._needs_contents(batch):
+                self._waiting_bytes -= batch.held_bytes
+            lane.acknowledge(batch)
+            self._has_room.set()
+        if self._waiting <= MAX_WAITING // 2 and self._waiting_bytes <= MAX_WAITING_BYTES // 2:
+            self._is_stop_logged = False
 
     # --- checks -----------------------------------------------------------------------------------------------------------
 
@@ -371,8 +427,21 @@ class HalfMessages:
         while True:
             await asyncio.sleep(LOOK_S)
             now = time.time()
-            for waiting in [each for each in self._open.values() if each.next_check <= now]:
-                await self._ask(waiting, now)
+            for waiting in self._due(now):
+                if self._open.get(waiting.half.id or waiting.position) is waiting:  # it may have ended meanwhile
+                    await self._ask(waiting, now)
+
+    def _due(self, now: float) -> list[OpenHalf]:
+        """Return the half messages about which producers are asked now.
+
+        While reading is stopped, these are the oldest one and those in the older half of what was read. The others may have ended
+        at another gateway, with notes that are not read yet: a producer that is asked would have them committed once more.
+        """
+        due = [each for each in self._open.values() if each.next_check <= now]
+        if due and self._is_full:
+            middle, oldest = self._batches[len(self._batches) // 2].first, next(iter(self._open.values()))
+            due = [each for each in due if each is oldest or each.position < middle]
+        return due
 
     async def _ask(self, waiting: OpenHalf, now: float) -> None:
         """Ask a producer how a transaction ends, or end it if that was done too often."""

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.errors import ClusterError
-from mqbridge.message import Message, Unit
+from mqbridge.message import NO_SOURCE, Batch, Message, Unit
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.server import half_messages as module
 from mqbridge.rocketmq.server.half_messages import (
@@ -26,7 +28,7 @@ from mqbridge.rocketmq.server.half_messages import (
     read_note,
 )
 from tests.patience import PATIENCE_S
-from tests.rocketmq.server.serving import until
+from tests.rocketmq.server.serving import rounds, until
 
 NUMBERS = st.integers(0, (1 << 63) - 1)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -76,6 +78,7 @@ class FakeHalfTopic:
     name = "half-p"
 
     def __init__(self) -> None:
+        self.needs_contents = False
         self.appended: list[Message] = []
         self.attempts = 0
         self.error: ClusterError | None = None
@@ -310,16 +313,162 @@ async def test_few_ends_wait_for_their_notes(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class FakeLane:
+    """A lane whose batches a test gives it."""
+
     def __init__(self) -> None:
         self.acknowledged: list[Any] = []
+        self.revoked = asyncio.Event()
+        self.received = 0
+        self._batches: asyncio.Queue[Batch] = asyncio.Queue()
+
+    def give(self, *messages: Message, messages_replace_data: bool = False) -> Batch:
+        """Let the next `receive` return these messages, as a batch that decodes them on demand."""
+        batch = Batch(
+            NO_SOURCE, lambda: messages, count=len(messages), size=1, first=messages[0].position,
+            next=(messages[-1].position[0] + 1,), data=b"received", held_bytes=10, messages_replace_data=messages_replace_data,
+        )  # fmt: skip
+        self._batches.put_nowait(batch)
+        return batch
+
+    async def receive(self) -> Batch:
+        batch = await self._batches.get()
+        self.received += 1
+        return batch
 
     def acknowledge(self, batch: Any) -> None:
         self.acknowledged.append(batch)
 
 
+@asynccontextmanager
+async def running(bench: HalfBench, lane: FakeLane) -> AsyncIterator[None]:
+    """Run a lane of the half messages until the block ends."""
+    task = spawn(bench.halves._run_lane(lane, None), "lane")  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        lane.revoked.set()
+        await task
+
+
+def full_warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if "wait behind the oldest open one" in record.message]
+
+
+@pytest.mark.parametrize(("needs_contents", "replaces"), [(False, False), (False, True), (True, True), (True, False)])
+async def test_contents_of_messages_that_wait_are_dropped_unless_the_cluster_needs_them(
+    needs_contents: bool, replaces: bool
+) -> None:
+    bench, lane = HalfBench(), FakeLane()
+    bench.topic.needs_contents = needs_contents
+    batch = lane.give(half_at(0, "a"), messages_replace_data=replaces)
+    async with running(bench, lane):
+        await until(lambda: open_positions(bench.halves) == [("a", 0)])
+        keeps = needs_contents and not replaces
+        assert (batch.data, batch.is_decoded) == ((b"received", False) if keeps else (None, True))
+        assert len(batch.messages) == keeps
+        await bench.end("a", 0)
+        assert lane.acknowledged == [batch]
+
+
+async def test_reading_stops_while_many_messages_wait(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 4)
+    bench, lane = HalfBench(), FakeLane()
+    for position in range(10):
+        lane.give(half_at(position, f"h{position}"))
+    async with running(bench, lane):
+        await until(lambda: bool(full_warnings(caplog)))
+        for position in (1, 2, 3):
+            await bench.end(f"h{position}", position)
+        await rounds()
+        assert (lane.received, lane.acknowledged, len(full_warnings(caplog))) == (4, [], 1)
+        await bench.end("h0", 0)
+        await until(lambda: lane.received == 8)
+        await until(lambda: len(full_warnings(caplog)) == 2)
+        for position in range(4, 10):
+            await bench.end(f"h{position}", position)
+        await until(lambda: len(lane.acknowledged) == 10)
+    assert bench.halves._waiting == 0
+
+
+async def test_a_stop_that_goes_on_is_logged_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 4)
+    bench, lane = HalfBench(), FakeLane()
+    for position in range(20):
+        lane.give(half_at(position, f"h{position}"))
+    async with running(bench, lane):
+        for position in range(10):
+            await until(lambda n=position: lane.received == n + 4)  # type: ignore[misc]
+            await bench.end(f"h{position}", position)
+        await until(lambda: lane.received == 14)
+    assert len(full_warnings(caplog)) == 1
+
+
+async def test_reading_stops_while_contents_that_the_cluster_needs_take_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING_BYTES", 25)
+    bench, lane = HalfBench(), FakeLane()
+    bench.topic.needs_contents = True
+    for position in range(5):
+        lane.give(half_at(position, f"h{position}"))
+    async with running(bench, lane):
+        await until(lambda: lane.received == 3)
+        await rounds()
+        assert lane.received == 3
+        await bench.end("h0", 0)
+        await until(lambda: lane.received == 4)
+        for position in range(1, 5):
+            await bench.end(f"h{position}", position)
+        await until(lambda: len(lane.acknowledged) == 5)
+    assert bench.halves._waiting_bytes == 0
+
+
+async def test_while_reading_is_stopped_no_producer_is_asked_about_what_may_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The notes of the newest half messages may be among what is not read."""
+    monkeypatch.setattr(module, "MAX_WAITING", 6)
+    bench, lane = HalfBench(), FakeLane()
+    async with running(bench, lane):
+        for position in range(6):
+            lane.give(half_at(position, f"h{position}"))
+        await until(lambda: len(bench.halves._open) == 6)
+        assert [each.position for each in bench.halves._due(1e9)] == [(0,), (1,), (2,)]
+        await bench.end("h0", 0)
+        assert [each.position for each in bench.halves._due(1e9)] == [(1,), (2,), (3,), (4,), (5,)]
+        lane.give(half_at(6, "h6"), half_at(7, "h7"))
+        await until(lambda: len(bench.halves._open) == 7)
+        assert [each.position for each in bench.halves._due(1e9)] == [(1,), (2,), (3,)]
+        for position in (1, 2, 3, 4, 5):
+            await bench.end(f"h{position}", position)
+        lane.give(*(half_at(position, f"h{position}") for position in range(8, 20)))
+        await bench.end("h6", 6)
+        await bench.end("h7", 7)
+        await until(lambda: len(bench.halves._open) == 12)
+        assert [each.position for each in bench.halves._due(1e9)] == [(8,)], "always about the oldest"
+
+
+async def test_a_lane_that_was_lost_does_not_end_the_one_after_it() -> None:
+    bench, first, second = HalfBench(), FakeLane(), FakeLane()
+    first.give(half_at(0, "a"))
+    ended = spawn(bench.halves._run_lane(first, None), "first")  # type: ignore[arg-type]
+    await until(lambda: open_positions(bench.halves) == [("a", 0)])
+    batch = second.give(half_at(0, "a"))
+    async with running(bench, second):
+        await until(lambda: second.received == 1)
+        first.give(half_at(7, "old"))
+        await until(lambda: first.received == 2)
+        first.revoked.set()
+        await ended
+        assert open_positions(bench.halves) == [("a", 0)]
+        await bench.end("a", 0)
+        assert (first.acknowledged, second.acknowledged) == ([], [batch])
+
+
 class FakeHalfBatch:
+    count = 1
+
     def __init__(self, next_: int) -> None:
         self.next = (next_,)
+
+    def drop_contents(self) -> None:
+        pass
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans()), max_size=8), st.randoms())
@@ -335,8 +484,7 @@ def test_what_is_before_the_oldest_open_half_message_is_acknowledged(batches: li
             position += 1
         made.append(FakeHalfBatch(position))
         halves._take(messages)
-        halves._batches.append(made[-1])  # type: ignore[arg-type]
-        halves._acknowledge()
+        halves._keep(made[-1])  # type: ignore[arg-type]
     random.shuffle(ids)
     while True:
         oldest = min((int(half_id[1:]) for half_id in ids), default=position)

@@ -313,6 +313,49 @@ async def test_a_transaction_that_nobody_ends_is_a_dead_letter(clock: VirtualTim
         assert not client.was_pushed(Code.CHECK_TRANSACTION_STATE)
 
 
+async def test_reading_that_was_stopped_goes_on_when_a_transaction_that_nobody_ends_is_a_dead_letter(
+    clock: VirtualTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(half_messages, "MAX_WAITING", 4)
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        await prepare(client, unique_id="STUCK")
+        await until_open(served, "STUCK")
+        for number in range(5):
+            assert (await end(client, await prepare(client, unique_id=f"ID{number}"), COMMIT, msg_id="")).code == 0
+        await prepare(client, unique_id="LAST")
+        halves = await until_open(served, "STUCK")
+        await until(lambda: halves._waiting >= 4)
+        for count in range(half_messages.MAX_CHECKS):
+            assert "LAST" not in halves._open
+            clock.passed += half_messages.CHECK_PAUSE_S + 1
+            check = CheckTransactionHeader.decode((await client.pushed(Code.CHECK_TRANSACTION_STATE)).ext)
+            assert check.msg_id == "STUCK"
+            await until(lambda n=count: halves._open["STUCK"].checks == n + 1)
+        clock.passed += half_messages.CHECK_PAUSE_S + 1
+        await until_open(served, "LAST")
+        assert len(await served.stored(DEAD_LETTERS)) == 1
+
+
+async def test_a_half_message_that_was_deleted_is_not_open_any_more(
+    clock: VirtualTime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        await prepare(client)
+        halves = await until_open(served, "ID")
+
+        async def nothing(_: object) -> None:
+            return None
+
+        monkeypatch.setattr(halves.topic, "read", nothing)
+        clock.passed = half_messages.CHECK_PAUSE_S
+        await until_open(served)
+        assert "the half message of transaction ID of group p was deleted" in caplog.text
+
+
 async def test_checks_do_not_count_without_a_producer(clock: VirtualTime) -> None:
     async with serving() as served:
         client = await served.connect()
