@@ -30,7 +30,8 @@ import json
 import logging
 import time
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import NamedTuple
 
@@ -188,6 +189,31 @@ class HalfMessages:
         self._is_stop_logged = False
         self._lane: InboundLane | None = None
         self._is_following = False
+        self._users = 0
+        """Number of blocks of `in_use`."""
+        self._unused = asyncio.Event()
+        """Set while there are none."""
+        self._unused.set()
+        self._used_until = 0.0
+        """When the last of these blocks has ended (loop time)."""
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Hold the half messages: they are not idle in this block."""
+        self._users += 1
+        self._unused.clear()
+        try:
+            yield
+        finally:
+            self._users -= 1
+            self._used_until = asyncio.get_running_loop().time()
+            if not self._users:
+                self._unused.set()
+
+    @property
+    def idle_s(self) -> float:
+        """For how long nobody uses them; 0 while somebody does, and while notes are missing."""
+        return 0.0 if self._users or self._unnoted else asyncio.get_running_loop().time() - self._used_until
 
     @property
     def is_followed(self) -> bool:
@@ -269,11 +295,6 @@ class HalfMessages:
                 if key in self._unnoted:
                     await self._store_note(key)
 
-    @property
-    def is_idle(self) -> bool:
-        """False while notes are missing."""
-        return not self._unnoted
-
     def _close_open(self, key: HalfKey) -> None:
         """Forget the open half message of an ended transaction, and an earlier one of the same id; a later one stays open."""
         waiting = self._open.get(key.id or key.position)
@@ -292,11 +313,6 @@ class HalfMessages:
         if not self._is_following:
             self._is_following = True
             self._topic.follow(self._run_lane)
-
-    async def leave(self, deadline: float | None = None) -> None:
-        """Leave that to other gateways."""
-        self._is_following = False
-        await self._topic.leave(deadline)
 
     async def _run_lane(self, lane: InboundLane, inbound: Inbound) -> None:  # noqa: ARG002 - as `RunLane` is called
         self._forget_read()
@@ -470,8 +486,13 @@ class HalfMessages:
             log.exception("transaction %s of group %s cannot be checked now", waiting.half.id, waiting.half.group)
 
     async def close(self, deadline: float | None = None) -> None:
-        """End; what waits stays stored."""
+        """End, when nobody uses them any more or at the deadline; what waits stays stored."""
         self._is_following = False
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._unused.wait()
+        except TimeoutError:
+            log.info("half messages of %s are closed while they are used", self._topic.name)
         await cancel(self._noting)
         await self._store_last_notes(deadline)
         await self._topic.close(deadline)

@@ -242,16 +242,16 @@ async def test_a_note_that_is_missing_is_stored_later(monkeypatch: pytest.Monkey
     attempts = bench.topic.attempts
     await until(lambda: bench.topic.attempts > attempts + 2)
     assert "the end of 3 transactions is not noted in half-p" in caplog.text
-    assert not bench.halves.is_idle
+    assert bench.halves.idle_s == 0
     bench.topic.error = None
-    await until(lambda: bench.halves.is_idle)
+    await until(lambda: bench.halves.idle_s > 0)
     assert sorted(bench.topic.notes) == [HalfKey("a", (position,)) for position in range(3)]  # type: ignore[type-var]
     assert len(bench.committed) == 3
     bench.topic.error = ClusterError("not now")
     with pytest.raises(ClusterError):
         await bench.end("b")
     bench.topic.error = None
-    await until(lambda: bench.halves.is_idle)
+    await until(lambda: bench.halves.idle_s > 0)
     assert bench.topic.notes[-1] == HalfKey("b", (0,))
 
 
@@ -292,6 +292,27 @@ async def test_closing_ends_if_notes_cannot_be_stored(caplog: pytest.LogCaptureF
     await bench.halves.close(asyncio.get_running_loop().time() + PATIENCE_S)
     assert (bench.topic.notes, bench.topic.is_closed, bench.topic.attempts) == ([], True, attempts + 1)
     assert "the end of 2 transactions is not noted in half-p, and they may be committed once more: not now" in caplog.text
+
+
+async def test_closing_waits_for_those_that_use_half_messages() -> None:
+    bench = HalfBench()
+    with bench.halves.in_use():
+        assert bench.halves.idle_s == 0
+        closing = spawn(bench.halves.close(), "close")
+        with bench.halves.in_use():
+            await rounds()
+        await rounds()
+        assert not bench.topic.is_closed
+    await closing
+    assert bench.topic.is_closed
+    assert bench.halves.idle_s > 0
+
+
+async def test_closing_ends_at_its_deadline() -> None:
+    bench = HalfBench()
+    with bench.halves.in_use():
+        await bench.halves.close(asyncio.get_running_loop().time() + 0.01)
+    assert bench.topic.is_closed
 
 
 async def test_few_ends_wait_for_their_notes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from mqbridge.errors import ClusterError
+from mqbridge.listener.internal_topic import InternalTopic
+from mqbridge.log.adapter.outbound import LogOutbound
 from mqbridge.rocketmq.server import half_messages
 from mqbridge.rocketmq.server import transactions as module
 from mqbridge.rocketmq.server.half_messages import HalfMessages
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
-from mqbridge.rocketmq.wire.headers.send import SendResultHeader
+from mqbridge.rocketmq.wire.headers.send import SendHeader, SendResultHeader
 from mqbridge.rocketmq.wire.headers.transactions import (
     COMMIT,
     ROLLBACK,
@@ -23,8 +25,9 @@ from mqbridge.rocketmq.wire.headers.transactions import (
     EndTransactionHeader,
 )
 from mqbridge.rocketmq.wire.ids import parse_offset_id
-from mqbridge.rocketmq.wire.properties import Name, find
+from mqbridge.rocketmq.wire.properties import Name, find, join
 from mqbridge.rocketmq.wire.record import decode_records
+from tests.patience import PATIENCE_S
 from tests.rocketmq.server.serving import (
     DEAD_LETTERS,
     HALF,
@@ -507,6 +510,172 @@ async def test_half_messages_are_left_to_others_without_producers(tmp_path: Path
         await until_open(served, "ID")
 
 
+async def prepare_without_heartbeat(client: RawRemotingClient, group: str = "p", unique_id: str = "ID") -> SendResultHeader:
+    header = SendHeader(group, "t", 0, 1_700_000_000_000, join([(Name.UNIQ_KEY, unique_id)]), sys_flag=HALF)
+    answer = await client.ask(Code.SEND_MESSAGE_V2, header, b"x")
+    assert answer.code == 0, answer
+    return SendResultHeader.decode(answer.ext)
+
+
+class OutboundCounter:
+    """Counts the outbounds to topics of half messages that are open."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened, self.open = 0, set[LogOutbound]()
+        begin, close = LogOutbound.__init__, LogOutbound.close
+
+        def count(outbound: LogOutbound, *args: Any, **kwargs: Any) -> None:
+            begin(outbound, *args, **kwargs)
+            if "half" in outbound._spec.topic:
+                self.opened += 1
+                self.open.add(outbound)
+
+        async def count_closed(outbound: LogOutbound, *args: Any, **kwargs: Any) -> None:
+            await close(outbound, *args, **kwargs)
+            self.open.discard(outbound)
+
+        monkeypatch.setattr(LogOutbound, "__init__", count)
+        monkeypatch.setattr(LogOutbound, "close", count_closed)
+
+
+@pytest.fixture
+def outbounds(monkeypatch: pytest.MonkeyPatch) -> OutboundCounter:
+    return OutboundCounter(monkeypatch)
+
+
+async def test_ends_of_a_group_without_heartbeats_share_an_outbound_that_is_closed(
+    monkeypatch: pytest.MonkeyPatch, outbounds: OutboundCounter
+) -> None:
+    monkeypatch.setattr(module, "LINGER_S", 0.01)
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        halves = [await prepare(client, unique_id=f"ID{number}") for number in range(20)]
+        await client.close()
+        await until(lambda: not served.server.transactions._groups and not outbounds.open)
+        monkeypatch.setattr(module, "LINGER_S", 5)
+        outbounds.opened = 0
+        client = await served.connect()
+        for half in halves:
+            assert (await end(client, half, COMMIT)).code == 0
+        assert (outbounds.opened, len(outbounds.open), len(served.server.transactions._lingering)) == (1, 1, 1)
+        assert (await end(client, halves[0], COMMIT)).code == 0
+        assert len(await delivered(client)) == 20
+        monkeypatch.setattr(module, "LINGER_S", 0)
+        served.server.transactions._leave_if_idle("p")
+        await until(lambda: not outbounds.open)
+        assert not served.server.transactions._groups
+
+
+async def test_an_end_of_a_group_that_has_no_half_messages_keeps_nothing(outbounds: OutboundCounter) -> None:
+    async with serving() as served:
+        client = await served.connect()
+        for number in range(5):
+            header = EndTransactionHeader(f"made-up-{number}", 0, 0, COMMIT, "ID", "ID")
+            assert (await client.ask(Code.END_TRANSACTION, header)).code == Status.SYSTEM_ERROR
+        transactions = served.server.transactions
+        assert (outbounds.opened, transactions._groups, transactions._lingering) == (0, {}, {})
+
+
+async def test_half_messages_of_groups_without_heartbeats_are_left(
+    monkeypatch: pytest.MonkeyPatch, outbounds: OutboundCounter
+) -> None:
+    monkeypatch.setattr(module, "LINGER_S", 0.01)
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        for number in range(5):
+            await prepare_without_heartbeat(client, f"group-{number}")
+        await until(lambda: not served.server.transactions._groups and not outbounds.open)
+        assert (outbounds.opened, served.server.transactions._lingering) == (5, {})
+
+
+async def test_a_group_has_one_timer_and_none_while_it_has_producers() -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        transactions = served.server.transactions
+        for _ in range(3):
+            await prepare_without_heartbeat(client)
+        (timer,) = transactions._lingering.values()
+        await client.produce()
+        assert (transactions._lingering, timer.cancelled()) == ({}, True)
+        served.broker.clients.unregister(client.client_id, "p", None)
+        assert list(transactions._lingering) == ["p"]
+
+
+async def test_few_groups_without_heartbeats_are_kept(monkeypatch: pytest.MonkeyPatch, outbounds: OutboundCounter) -> None:
+    monkeypatch.setattr(module, "MAX_LINGERING", 2)
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        for number in range(2):
+            await prepare_without_heartbeat(client, f"group-{number}")
+        header = SendHeader("group-2", "t", 0, 1_700_000_000_000, join([(Name.UNIQ_KEY, "ID")]), sys_flag=HALF)
+        refused = await client.ask(Code.SEND_MESSAGE_V2, header, b"x")
+        assert refused.code == Status.SYSTEM_BUSY
+        assert "2 producer groups without heartbeats" in refused.remark
+        await prepare_without_heartbeat(client, "group-1")
+        await prepare(client)
+        assert outbounds.opened == 3, "one that sends heartbeats is served"
+
+
+async def test_half_messages_are_not_left_while_one_is_stored(
+    monkeypatch: pytest.MonkeyPatch, outbounds: OutboundCounter
+) -> None:
+    """The group gets its producer meanwhile, and is followed: what is followed would never be closed if it had been left."""
+    monkeypatch.setattr(module, "LINGER_S", 0.01)
+    gate, is_appending = asyncio.Event(), asyncio.Event()
+    append = InternalTopic.append
+
+    async def slow(topic: InternalTopic, messages: Any) -> Any:
+        is_appending.set()
+        await gate.wait()
+        return await append(topic, messages)
+
+    monkeypatch.setattr(InternalTopic, "append", slow)
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        preparing = asyncio.create_task(prepare_without_heartbeat(client))
+        await is_appending.wait()
+        halves, timer = halves_of(served), served.server.transactions._lingering["p"]
+        await until(lambda: served.server.transactions._lingering["p"] is not timer)
+        await client.produce()
+        gate.set()
+        await preparing
+        assert await until_open(served, "ID") is halves
+        await client.close()
+        await until(lambda: not served.server.transactions._groups and not outbounds.open)
+
+
+async def test_the_end_of_the_server_waits_for_transactions_that_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        half = await prepare(client)
+        halves = await until_open(served, "ID")
+        commit, is_committing, gate = halves._commit, asyncio.Event(), asyncio.Event()
+
+        async def slow(*args: Any) -> None:
+            is_committing.set()
+            await gate.wait()
+            await commit(*args)
+
+        monkeypatch.setattr(halves, "_commit", slow)
+        ending = asyncio.create_task(end(client, half, COMMIT))
+        await is_committing.wait()
+        closing = asyncio.create_task(served.server.transactions.close(asyncio.get_running_loop().time() + PATIENCE_S))
+        await rounds()
+        assert not halves.topic._is_closed
+        gate.set()
+        assert (await ending).code == 0
+        await closing
+        assert halves.idle_s > 0, "there is a note"
+        refused = await end(client, half, COMMIT)
+        assert (refused.code, served.server.transactions._groups) == (Status.SYSTEM_BUSY, {})
+
+
 async def test_the_end_of_the_server_ends_transactions() -> None:
     async with serving() as served:
         client = await served.connect()
@@ -557,7 +726,7 @@ async def test_another_gateway_learns_of_an_end_whose_note_could_not_be_stored_a
             with monkeypatch.context() as patch:
                 patch.setattr(halves.topic, "append", fail)
                 assert (await end(client, second, COMMIT)).code == Status.SYSTEM_BUSY
-            await until(lambda: halves.is_idle)
+            await until(lambda: halves.idle_s > 0)
         async with gateway(cluster, tmp_path, "two") as two:
             client = await two.connect()
             await client.produce()
