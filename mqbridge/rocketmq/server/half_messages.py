@@ -40,6 +40,7 @@ from mqbridge.errors import ClusterError, GapError, LaneRevoked, MqbridgeError
 from mqbridge.listener.internal_topic import InternalTopic
 from mqbridge.listener.keyed_locks import KeyedLocks
 from mqbridge.message import Batch, Message, Position, Unit
+from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import cancel, spawn
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,8 @@ MAX_WAITING, MAX_WAITING_BYTES = 100_000, 16 << 20
 """Number of messages that are read and not acknowledged, and bytes of those whose contents the cluster needs to acknowledge them:
 then nothing more is read until the oldest open half message ends."""
 READ_AGAIN_S, NOTE_AGAIN_S = 5.0, 5.0
-"""Pauses before the topic is read again that could not be read, and before notes are stored that could not be stored."""
+"""Pauses before the topic is read again that could not be read, and before notes are stored that could not be stored; the latter
+grows."""
 LAST_NOTES_S = 1.0
 """Time in which such notes are stored when the gateway ends."""
 
@@ -188,7 +190,7 @@ class HalfMessages:
         """Set when a batch is acknowledged."""
         self._is_stop_logged = False
         self._lane: InboundLane | None = None
-        self._is_following = False
+        self._is_following = self._is_closed = False
         self._users = 0
         """Number of blocks of `in_use`."""
         self._unused = asyncio.Event()
@@ -269,15 +271,16 @@ class HalfMessages:
         try:
             await self._topic.append([ended_note(key)])
         except BaseException:  # also if the caller gives up
-            if self._noting is None or self._noting.done():
+            if not self._is_closed and (self._noting is None or self._noting.done()):
                 self._noting = spawn(self._store_notes_later(), f"notes of {self._topic.name}")
             raise
         self._unnoted.pop(key, None)
         self._remember_ended(key)
 
     async def _store_notes_later(self) -> None:
+        pauses = Backoff(NOTE_AGAIN_S, 12 * NOTE_AGAIN_S)
         while self._unnoted:
-            await asyncio.sleep(NOTE_AGAIN_S)
+            await asyncio.sleep(pauses.delay())
             try:
                 await self._store_notes()
             except MqbridgeError as error:
@@ -493,6 +496,7 @@ class HalfMessages:
                 await self._unused.wait()
         except TimeoutError:
             log.info("half messages of %s are closed while they are used", self._topic.name)
+        self._is_closed = True
         await cancel(self._noting)
         await self._store_last_notes(deadline)
         await self._topic.close(deadline)
@@ -509,4 +513,3 @@ class HalfMessages:
                 self._topic.name,
                 str(error) or "there was no time",
             )
-        await cancel(self._noting)

@@ -315,6 +315,17 @@ async def test_closing_ends_at_its_deadline() -> None:
     assert bench.topic.is_closed
 
 
+async def test_a_note_that_is_missing_after_the_end_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NOTE_AGAIN_S", 0.001)
+    bench = HalfBench()
+    with bench.halves.in_use():
+        await bench.halves.close(asyncio.get_running_loop().time() + 0.01)
+        bench.topic.error = ClusterError("half-p was closed")
+        with pytest.raises(ClusterError):
+            await bench.end()
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "notes of half-p"]
+
+
 async def test_few_ends_wait_for_their_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_ENDED", 2)
     bench = HalfBench()
