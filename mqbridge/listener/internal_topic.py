@@ -16,7 +16,7 @@ from mqbridge.listener.limits import LANE_BYTES, limited
 from mqbridge.listener.parking import RELEASE_WAIT_S, parking_name
 from mqbridge.message import Batch, Message, Position, Share
 from mqbridge.net.backoff import Backoff
-from mqbridge.net.tasks import cancel, mark_error_retrieved, spawn
+from mqbridge.net.tasks import cancel, is_cancelled, mark_error_retrieved, spawn
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,12 @@ class InternalTopic:
         """The task that opens the outbound; it goes on if those that wait for it give up."""
         self._membership: SharedMembership | None = None
         self._joining: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    @property
+    def needs_contents(self) -> bool:
+        """False if batches of the topic can be acknowledged when their contents were dropped, see `Capabilities`."""
+        return not self._cluster.capabilities.acknowledges_dropped
 
     async def ensure(self) -> None:
         """Create the topic if it does not exist. Raises ClusterError."""
@@ -58,12 +64,8 @@ class InternalTopic:
             return await self._cluster.describe(self.name) is not None
 
     async def append(self, messages: Sequence[Message]) -> Sequence[Position]:
-        """Store messages, and return their positions. Raises ClusterError if one is not stored."""
-        if self._outbound is None and self._opening is None:
-            self._opening = spawn(self._open(), f"opening of {self.name}", log_errors=False)
-            self._opening.add_done_callback(mark_error_retrieved)
-        outbound = self._outbound if self._opening is None else await asyncio.shield(self._opening)
-        assert outbound is not None  # noqa: S101 - one of the two is set
+        """Store messages, and return their positions. Raises ClusterError if one is not stored, and after `close`."""
+        outbound = await self._opened()
         try:
             async with asyncio.timeout(APPEND_S):
                 receipt = await outbound.send(0, Share(Batch.of(messages)))
@@ -77,6 +79,22 @@ class InternalTopic:
             failure = receipt.failures[0]
             raise ClusterError(f"{self.name}: {failure.reason}", failure.failure_kind)
         return receipt.positions
+
+    async def _opened(self) -> Outbound:
+        """Return the outbound, once it is open. Raises ClusterError."""
+        if self._outbound is None and self._opening is None and not self._is_closed:
+            self._opening = spawn(self._open(), f"opening of {self.name}", log_errors=False)
+            self._opening.add_done_callback(mark_error_retrieved)
+        outbound = self._outbound
+        if (opening := self._opening) is not None:
+            try:
+                outbound = await asyncio.shield(opening)
+            except asyncio.CancelledError:
+                if not opening.cancelled() or is_cancelled():
+                    raise
+        if self._is_closed or outbound is None:
+            raise ClusterError(f"{self.name} was closed")
+        return outbound
 
     async def _open(self) -> Outbound:
         try:
@@ -96,8 +114,8 @@ class InternalTopic:
     # --- reading ----------------------------------------------------------------------------------------------------------
 
     def follow(self, run_lane: RunLane) -> None:
-        """Read the topic whenever no other gateway does, from what is not acknowledged on."""
-        if self._joining is None:
+        """Read the topic whenever no other gateway does, from what is not acknowledged on; not after `close`."""
+        if self._joining is None and not self._is_closed:
             self._joining = spawn(self._join(run_lane), f"join of {self.name}")
 
     async def _join(self, run_lane: RunLane) -> None:
@@ -161,6 +179,7 @@ class InternalTopic:
 
     async def close(self, deadline: float | None = None) -> None:
         """Read no longer, and close the outbound."""
+        self._is_closed = True
         await self.leave(deadline)
         await cancel(self._opening)
         outbound, self._outbound = self._outbound, None

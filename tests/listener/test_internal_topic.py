@@ -294,6 +294,12 @@ async def test_a_lane_that_has_failed_is_read_again(bench: InternalBench, monkey
     assert bench.cluster.members(NAME) == 1
 
 
+@pytest.mark.parametrize("acknowledges_dropped", [True, False])
+async def test_a_cluster_may_need_the_contents_of_what_it_acknowledges(bench: InternalBench, acknowledges_dropped: bool) -> None:
+    bench.cluster.capabilities = replace(bench.cluster.capabilities, acknowledges_dropped=acknowledges_dropped)
+    assert bench.follower().topic.needs_contents == (not acknowledges_dropped)
+
+
 # --- reading by position ------------------------------------------------------------------------------------------------------
 
 
@@ -360,3 +366,28 @@ async def test_closing_leaves_and_closes(bench: InternalBench) -> None:
     await follower.topic.close(asyncio.get_running_loop().time() + PATIENCE_S)
     assert (bench.cluster.members(NAME), bench.cluster.open_outbounds, follower.lanes) == (0, 0, 0)
     await follower.topic.close()
+
+
+async def test_a_topic_that_was_closed_is_not_opened_again(bench: InternalBench) -> None:
+    follower = bench.follower()
+    await follower.topic.append(messages(b"a"))
+    await follower.topic.close()
+    with pytest.raises(ClusterError, match=f"{NAME} was closed"):
+        await follower.topic.append(messages(b"b"))
+    follower.follow()
+    await settle()
+    assert (bench.requests.calls["outbound"], bench.cluster.open_outbounds, bench.cluster.members(NAME)) == (1, 0, 0)
+
+
+async def test_those_who_append_while_a_topic_is_closed_get_an_error(bench: InternalBench) -> None:
+    bench.requests.hang("outbound")
+    topic = bench.follower().topic
+    appending = spawn(topic.append(messages(b"a")), "append", log_errors=False)
+    given_up = spawn(topic.append(messages(b"b")), "append", log_errors=False)
+    await bench.requests.until_waiting("outbound")
+    await cancel(given_up)
+    assert given_up.cancelled()
+    await topic.close()
+    with pytest.raises(ClusterError, match=f"{NAME} was closed"):
+        await appending
+    bench.requests.release()

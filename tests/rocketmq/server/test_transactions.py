@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from mqbridge.errors import ClusterError
+from mqbridge.listener.internal_topic import InternalTopic
+from mqbridge.log.adapter.outbound import LogOutbound
 from mqbridge.rocketmq.server import half_messages
 from mqbridge.rocketmq.server import transactions as module
 from mqbridge.rocketmq.server.half_messages import HalfMessages
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
-from mqbridge.rocketmq.wire.headers.send import SendResultHeader
+from mqbridge.rocketmq.wire.headers.send import SendHeader, SendResultHeader
 from mqbridge.rocketmq.wire.headers.transactions import (
     COMMIT,
     ROLLBACK,
@@ -23,8 +25,9 @@ from mqbridge.rocketmq.wire.headers.transactions import (
     EndTransactionHeader,
 )
 from mqbridge.rocketmq.wire.ids import parse_offset_id
-from mqbridge.rocketmq.wire.properties import Name, find
+from mqbridge.rocketmq.wire.properties import Name, find, join
 from mqbridge.rocketmq.wire.record import decode_records
+from tests.patience import PATIENCE_S
 from tests.rocketmq.server.serving import (
     DEAD_LETTERS,
     HALF,
@@ -114,6 +117,34 @@ async def test_a_half_message_that_is_rolled_back_is_never_delivered() -> None:
         assert (await end(client, half, ROLLBACK)).code == 0
         assert (await end(client, half, COMMIT)).code == 0
         assert await delivered(client) == []
+
+
+@pytest.mark.parametrize("first", [COMMIT, ROLLBACK])
+async def test_a_message_that_is_sent_in_a_second_transaction_is_committed_again(first: int) -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        assert (await end(client, await prepare(client, b"x"), first)).code == 0
+        second = await prepare(client, b"x")
+        await until_open(served, "ID")
+        assert (await end(client, second, COMMIT)).code == 0
+        assert (await end(client, second, COMMIT)).code == 0
+        assert await delivered(client) == [b"x"] * (1 + (first == COMMIT))
+        await until_open(served)
+
+
+async def test_an_earlier_half_message_of_the_same_id_ends_as_the_client_says() -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        halves = [await prepare(client, body) for body in (b"1", b"2", b"3")]
+        assert (await end(client, halves[1], COMMIT)).code == 0
+        await until_open(served, "ID")
+        assert (await end(client, halves[0], COMMIT)).code == 0
+        assert (await end(client, halves[0], COMMIT)).code == 0
+        assert (await end(client, halves[2], ROLLBACK)).code == 0
+        await until_open(served)
+        assert await delivered(client) == [b"2", b"1"]
 
 
 async def test_a_transaction_whose_end_is_unknown_stays_open() -> None:
@@ -285,6 +316,49 @@ async def test_a_transaction_that_nobody_ends_is_a_dead_letter(clock: VirtualTim
         assert not client.was_pushed(Code.CHECK_TRANSACTION_STATE)
 
 
+async def test_reading_that_was_stopped_goes_on_when_a_transaction_that_nobody_ends_is_a_dead_letter(
+    clock: VirtualTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(half_messages, "MAX_WAITING", 4)
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        await prepare(client, unique_id="STUCK")
+        await until_open(served, "STUCK")
+        for number in range(5):
+            assert (await end(client, await prepare(client, unique_id=f"ID{number}"), COMMIT, msg_id="")).code == 0
+        await prepare(client, unique_id="LAST")
+        halves = await until_open(served, "STUCK")
+        await until(lambda: halves._waiting >= 4)
+        for count in range(half_messages.MAX_CHECKS):
+            assert "LAST" not in halves._open
+            clock.passed += half_messages.CHECK_PAUSE_S + 1
+            check = CheckTransactionHeader.decode((await client.pushed(Code.CHECK_TRANSACTION_STATE)).ext)
+            assert check.msg_id == "STUCK"
+            await until(lambda n=count: halves._open["STUCK"].checks == n + 1)
+        clock.passed += half_messages.CHECK_PAUSE_S + 1
+        await until_open(served, "LAST")
+        assert len(await served.stored(DEAD_LETTERS)) == 1
+
+
+async def test_a_half_message_that_was_deleted_is_not_open_any_more(
+    clock: VirtualTime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        await prepare(client)
+        halves = await until_open(served, "ID")
+
+        async def nothing(_: object) -> None:
+            return None
+
+        monkeypatch.setattr(halves.topic, "read", nothing)
+        clock.passed = half_messages.CHECK_PAUSE_S
+        await until_open(served)
+        assert "the half message of transaction ID of group p was deleted" in caplog.text
+
+
 async def test_checks_do_not_count_without_a_producer(clock: VirtualTime) -> None:
     async with serving() as served:
         client = await served.connect()
@@ -399,7 +473,7 @@ async def test_a_gateway_that_dies_between_a_message_and_its_note_has_it_deliver
             half = await prepare(client)
             await until_open(one, "ID")
 
-            def die(_: str) -> None:
+            def die(_: object) -> None:
                 raise ClusterError("the gateway was killed")
 
             with monkeypatch.context() as patch:
@@ -436,6 +510,172 @@ async def test_half_messages_are_left_to_others_without_producers(tmp_path: Path
         await until_open(served, "ID")
 
 
+async def prepare_without_heartbeat(client: RawRemotingClient, group: str = "p", unique_id: str = "ID") -> SendResultHeader:
+    header = SendHeader(group, "t", 0, 1_700_000_000_000, join([(Name.UNIQ_KEY, unique_id)]), sys_flag=HALF)
+    answer = await client.ask(Code.SEND_MESSAGE_V2, header, b"x")
+    assert answer.code == 0, answer
+    return SendResultHeader.decode(answer.ext)
+
+
+class OutboundCounter:
+    """Counts the outbounds to topics of half messages that are open."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened, self.open = 0, set[LogOutbound]()
+        begin, close = LogOutbound.__init__, LogOutbound.close
+
+        def count(outbound: LogOutbound, *args: Any, **kwargs: Any) -> None:
+            begin(outbound, *args, **kwargs)
+            if "half" in outbound._spec.topic:
+                self.opened += 1
+                self.open.add(outbound)
+
+        async def count_closed(outbound: LogOutbound, *args: Any, **kwargs: Any) -> None:
+            await close(outbound, *args, **kwargs)
+            self.open.discard(outbound)
+
+        monkeypatch.setattr(LogOutbound, "__init__", count)
+        monkeypatch.setattr(LogOutbound, "close", count_closed)
+
+
+@pytest.fixture
+def outbounds(monkeypatch: pytest.MonkeyPatch) -> OutboundCounter:
+    return OutboundCounter(monkeypatch)
+
+
+async def test_ends_of_a_group_without_heartbeats_share_an_outbound_that_is_closed(
+    monkeypatch: pytest.MonkeyPatch, outbounds: OutboundCounter
+) -> None:
+    monkeypatch.setattr(module, "LINGER_S", 0.01)
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        halves = [await prepare(client, unique_id=f"ID{number}") for number in range(20)]
+        await client.close()
+        await until(lambda: not served.server.transactions._groups and not outbounds.open)
+        monkeypatch.setattr(module, "LINGER_S", 5)
+        outbounds.opened = 0
+        client = await served.connect()
+        for half in halves:
+            assert (await end(client, half, COMMIT)).code == 0
+        assert (outbounds.opened, len(outbounds.open), len(served.server.transactions._lingering)) == (1, 1, 1)
+        assert (await end(client, halves[0], COMMIT)).code == 0
+        assert len(await delivered(client)) == 20
+        monkeypatch.setattr(module, "LINGER_S", 0)
+        served.server.transactions._leave_if_idle("p")
+        await until(lambda: not outbounds.open)
+        assert not served.server.transactions._groups
+
+
+async def test_an_end_of_a_group_that_has_no_half_messages_keeps_nothing(outbounds: OutboundCounter) -> None:
+    async with serving() as served:
+        client = await served.connect()
+        for number in range(5):
+            header = EndTransactionHeader(f"made-up-{number}", 0, 0, COMMIT, "ID", "ID")
+            assert (await client.ask(Code.END_TRANSACTION, header)).code == Status.SYSTEM_ERROR
+        transactions = served.server.transactions
+        assert (outbounds.opened, transactions._groups, transactions._lingering) == (0, {}, {})
+
+
+async def test_half_messages_of_groups_without_heartbeats_are_left(
+    monkeypatch: pytest.MonkeyPatch, outbounds: OutboundCounter
+) -> None:
+    monkeypatch.setattr(module, "LINGER_S", 0.01)
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        for number in range(5):
+            await prepare_without_heartbeat(client, f"group-{number}")
+        await until(lambda: not served.server.transactions._groups and not outbounds.open)
+        assert (outbounds.opened, served.server.transactions._lingering) == (5, {})
+
+
+async def test_a_group_has_one_timer_and_none_while_it_has_producers() -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        transactions = served.server.transactions
+        for _ in range(3):
+            await prepare_without_heartbeat(client)
+        (timer,) = transactions._lingering.values()
+        await client.produce()
+        assert (transactions._lingering, timer.cancelled()) == ({}, True)
+        served.broker.clients.unregister(client.client_id, "p", None)
+        assert list(transactions._lingering) == ["p"]
+
+
+async def test_few_groups_without_heartbeats_are_kept(monkeypatch: pytest.MonkeyPatch, outbounds: OutboundCounter) -> None:
+    monkeypatch.setattr(module, "MAX_LINGERING", 2)
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        for number in range(2):
+            await prepare_without_heartbeat(client, f"group-{number}")
+        header = SendHeader("group-2", "t", 0, 1_700_000_000_000, join([(Name.UNIQ_KEY, "ID")]), sys_flag=HALF)
+        refused = await client.ask(Code.SEND_MESSAGE_V2, header, b"x")
+        assert refused.code == Status.SYSTEM_BUSY
+        assert "2 producer groups without heartbeats" in refused.remark
+        await prepare_without_heartbeat(client, "group-1")
+        await prepare(client)
+        assert outbounds.opened == 3, "one that sends heartbeats is served"
+
+
+async def test_half_messages_are_not_left_while_one_is_stored(
+    monkeypatch: pytest.MonkeyPatch, outbounds: OutboundCounter
+) -> None:
+    """The group gets its producer meanwhile, and is followed: what is followed would never be closed if it had been left."""
+    monkeypatch.setattr(module, "LINGER_S", 0.01)
+    gate, is_appending = asyncio.Event(), asyncio.Event()
+    append = InternalTopic.append
+
+    async def slow(topic: InternalTopic, messages: Any) -> Any:
+        is_appending.set()
+        await gate.wait()
+        return await append(topic, messages)
+
+    monkeypatch.setattr(InternalTopic, "append", slow)
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        preparing = asyncio.create_task(prepare_without_heartbeat(client))
+        await is_appending.wait()
+        halves, timer = halves_of(served), served.server.transactions._lingering["p"]
+        await until(lambda: served.server.transactions._lingering["p"] is not timer)
+        await client.produce()
+        gate.set()
+        await preparing
+        assert await until_open(served, "ID") is halves
+        await client.close()
+        await until(lambda: not served.server.transactions._groups and not outbounds.open)
+
+
+async def test_the_end_of_the_server_waits_for_transactions_that_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        half = await prepare(client)
+        halves = await until_open(served, "ID")
+        commit, is_committing, gate = halves._commit, asyncio.Event(), asyncio.Event()
+
+        async def slow(*args: Any) -> None:
+            is_committing.set()
+            await gate.wait()
+            await commit(*args)
+
+        monkeypatch.setattr(halves, "_commit", slow)
+        ending = asyncio.create_task(end(client, half, COMMIT))
+        await is_committing.wait()
+        closing = asyncio.create_task(served.server.transactions.close(asyncio.get_running_loop().time() + PATIENCE_S))
+        await rounds()
+        assert not halves.topic._is_closed
+        gate.set()
+        assert (await ending).code == 0
+        await closing
+        assert halves.idle_s > 0, "there is a note"
+        refused = await end(client, half, COMMIT)
+        assert (refused.code, served.server.transactions._groups) == (Status.SYSTEM_BUSY, {})
+
+
 async def test_the_end_of_the_server_ends_transactions() -> None:
     async with serving() as served:
         client = await served.connect()
@@ -466,3 +706,29 @@ async def test_a_note_that_cannot_be_stored_does_not_make_a_transaction_open_aga
         assert halves._open == {}
         assert (await end(client, half, COMMIT)).code == 0
         assert await delivered(client) == [b"x"]
+
+
+async def test_another_gateway_learns_of_an_end_whose_note_could_not_be_stored_at_once(
+    tmp_path: Path, clock: VirtualTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(half_messages, "NOTE_AGAIN_S", 0.002)
+    async with log_cluster(tmp_path) as cluster:
+        async with gateway(cluster, tmp_path, "one") as one:
+            client = await one.connect()
+            await one.create()
+            await prepare(client, b"1", "ID1")
+            second = await prepare(client, b"2", "ID2")
+            halves = await until_open(one, "ID1", "ID2")
+
+            async def fail(*_: object) -> None:
+                raise ClusterError("not now")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(halves.topic, "append", fail)
+                assert (await end(client, second, COMMIT)).code == Status.SYSTEM_BUSY
+            await until(lambda: halves.idle_s > 0)
+        async with gateway(cluster, tmp_path, "two") as two:
+            client = await two.connect()
+            await client.produce()
+            await until_open(two, "ID1")
+            assert await delivered(client) == [b"2"]
