@@ -1,4 +1,10 @@
-"""Requests about offsets: those of queues, and those that groups have committed."""
+"""Requests about offsets: those of queues, and those that groups have committed.
+
+A commit of a consumer looks like one of a tool. So in a group of the cluster that has members here, or whose lane is held here,
+commits go forwards only: the client may be a member that has connected again, whose timer commits before its first pull and its
+heartbeat. Tools move such a group by a reset, and one without members by a commit, too. Members that choose themselves from where
+they pull commit as they like.
+"""
 
 import asyncio
 import logging
@@ -124,7 +130,7 @@ class Offsets:
         return self._update(link, request, header)
 
     def _commit_at_once(self, link: ServedConnection, header: UpdateOffsetHeader, topic: ListenedTopic) -> bool:
-        """Commit where this takes no request to the cluster; return False if it does."""
+        """Commit where this takes no request to the cluster; return False if it does, or if the commit may be refused."""
         broker = self._broker
         group, queue, offset = header.consumer_group, header.queue_id, header.commit_offset
         if broker.is_being_reset(link, group, topic, queue, offset):
@@ -132,14 +138,15 @@ class Offsets:
         if (own := broker.own_groups) is not None:
             own.commit(topic, queue, group, broker.position(offset), backwards=True)
             return True
+        is_member = broker.clients.was_member(link, group)
         feed = broker.feed_of(group, topic, queue)
-        if not broker.is_shared(link, group, header.topic) and not (
-            feed is not None and feed.is_held and broker.clients.was_member(link, group)
-        ):
+        if feed is None or not feed.is_held:
+            return broker.is_shared(link, group, header.topic)  # another gateway has the queue, and commits in it
+        if not is_member and not broker.services.may_manage:
             return False
-        goes_back = feed is not None and feed.committed is not None and offset < feed.committed
-        if goes_back and self._chooses_itself(link, group):
-            return False  # it has chosen to read these again
+        goes_back = feed.committed is not None and offset < feed.committed
+        if goes_back and (not is_member or self._chooses_itself(link, group)):
+            return False
         broker.commit_lane(group, topic, queue, offset)
         return True
 
@@ -148,11 +155,17 @@ class Offsets:
         self._broker.check_queue(topic, header.queue_id)
         if self._commit_at_once(link, header, topic):
             return request.answer()
-        is_member = self._broker.clients.was_member(link, header.consumer_group)
+        group = header.consumer_group
+        is_member = self._broker.clients.was_member(link, group)
         if not is_member and not self._broker.services.may_manage:
             raise CodedRefusal(f"offsets of a group are committed by its members: {NOT_MANAGED}", Status.NO_PERMISSION)
-        if not is_member or self._chooses_itself(link, header.consumer_group) or await self._is_ahead(header, topic):
-            await self._move(header.consumer_group, topic, header.queue_id, header.commit_offset)
+        may_go_back = self._chooses_itself(link, group) or not (is_member or self._is_shared(group, topic, header.queue_id))
+        queue, offset = header.queue_id, header.commit_offset
+        committed = None if may_go_back else await self._broker.committed_number(group, topic, queue)
+        if committed is None or committed < offset:
+            await self._move(group, topic, queue, offset)
+        elif offset < committed and not is_member:
+            raise CodedRefusal(f"group {group} has consumers here: only a reset moves it back", Status.SYSTEM_ERROR)
         return request.answer()
 
     def _chooses_itself(self, link: ServedConnection, group: str) -> bool:
@@ -160,10 +173,13 @@ class Offsets:
         known = self._broker.clients.consumers.get(group)
         return known is not None and known.is_active(link)
 
-    async def _is_ahead(self, header: UpdateOffsetHeader, topic: ListenedTopic) -> bool:
-        """Return True if the group has not committed this offset: a commit that comes late may be behind those of others."""
-        committed = await self._broker.committed_number(header.consumer_group, topic, header.queue_id)
-        return committed is None or committed < header.commit_offset
+    def _is_shared(self, group: str, topic: ListenedTopic, queue: int) -> bool:
+        """Return True if members of a group share topics here, or have done so until now: any client may be one of them."""
+        known = self._broker.clients.consumers.get(group)
+        if known is not None and known.shared_topics:
+            return True
+        feed = self._broker.feed_of(group, topic, queue)
+        return feed is not None and feed.is_held
 
     async def _move(self, group: str, topic: ListenedTopic, queue: int, offset: int) -> None:
         """Move a group of the cluster; the commits of a client for several queues are moved together."""

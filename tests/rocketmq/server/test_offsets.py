@@ -6,6 +6,7 @@ import pytest
 
 from mqbridge.message import Unit
 from mqbridge.rocketmq.mapping.sent_units import unit_of_message
+from mqbridge.rocketmq.server import group_membership
 from mqbridge.rocketmq.server import offsets as module
 from mqbridge.rocketmq.server.support import NOT_MANAGED
 from mqbridge.rocketmq.wire.bodies.groups import ACTIVELY, BROADCASTING, FROM_LAST
@@ -272,6 +273,52 @@ async def test_late_commits_of_a_member_that_has_connected_again_go_forwards_onl
         client.start_pull(3, sys_flag=PULL_HELD | PullFlag.COMMIT_OFFSET, commit_offset=0)
         assert [(await client.commit(offset)).code for offset in (2, 1)] == [0, 0]
         assert await client.committed() == 2
+
+
+async def test_a_client_that_commits_before_its_first_pull_moves_no_group_back() -> None:
+    """A member that has connected again may be throttled, and then its timer commits before it pulls."""
+    async with serving(owns_groups=False, manage=True) as served:
+        other, client = await served.connect("1"), await served.connect("2")
+        await join_with(served, other, b"a", b"b", b"c")
+        await other.commit(2)
+        answer = await client.commit(1)
+        assert (answer.code, answer.remark) == (Status.SYSTEM_ERROR, "group g has consumers here: only a reset moves it back")
+        assert await other.committed() == 2
+        assert [(await client.commit(offset)).code for offset in (2, 3)] == [0, 0]
+        assert await other.committed() == 3
+
+
+async def test_a_commit_moves_no_group_back_while_its_lane_is_held() -> None:
+    """The lane of a group without members is kept for a while, because clients come back."""
+    async with serving(owns_groups=False, manage=True) as served:
+        client, stranger = await served.connect("1"), await served.connect("2")
+        await join_with(served, client, b"a", b"b", b"c")
+        await client.commit(2)
+        await client.leave()
+        assert (await stranger.commit(1)).code == Status.SYSTEM_ERROR
+        assert await stranger.committed() == 2
+
+
+async def test_a_tool_moves_a_group_without_members_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_membership, "LINGER_S", 0.0)
+    async with serving(owns_groups=False, manage=True) as served:
+        client, tool = await served.connect("1"), await served.connect("2")
+        await join_with(served, client, b"a", b"b", b"c")
+        await client.commit(3)
+        await client.leave()
+        await until(lambda: GROUP not in served.broker._memberships)
+        assert (await tool.commit(1)).code == 0
+        assert await tool.committed() == 1
+
+
+async def test_a_tool_moves_a_group_back_whose_members_assign_themselves_queues() -> None:
+    async with serving(owns_groups=False, manage=True) as served:
+        client, tool = await served.connect("1"), await served.connect("2")
+        await client.store(b"a", b"b", b"c")
+        await client.join(consume_type=ACTIVELY)
+        await client.commit(3)
+        assert (await tool.commit(1)).code == 0
+        assert await tool.committed() == 1
 
 
 @pytest.mark.parametrize("manage", [True, False])
