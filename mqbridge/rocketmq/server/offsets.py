@@ -4,14 +4,19 @@ A commit of a consumer looks like one of a tool. So in a group of the cluster th
 commits go forwards only: the client may be a member that has connected again, whose timer commits before its first pull and its
 heartbeat. Tools move such a group by a reset, and one without members by a commit, too. Members that choose themselves from where
 they pull commit as they like.
+
+What this rests on: a cluster moves a group without comparing. So commits that this gateway makes in the cluster are compared and
+made one after the other, by group and topic; those of another gateway may come in between.
 """
 
 import asyncio
 import logging
+from typing import NamedTuple
 
 from mqbridge.errors import MqbridgeError
+from mqbridge.listener.keyed_locks import KeyedLocks
+from mqbridge.listener.limits import limited
 from mqbridge.listener.topics import ListenedTopic
-from mqbridge.message import Position
 from mqbridge.net.tasks import mark_error_retrieved, spawn
 from mqbridge.rocketmq.server.broker import Broker
 from mqbridge.rocketmq.server.connection import Served, ServedConnection
@@ -34,13 +39,28 @@ log = logging.getLogger(__name__)
 UPPER = "UPPER"
 
 
+class GroupCommit(NamedTuple):
+    """A commit of a group in one queue, and whether it may move the group back."""
+
+    offset: int
+    may_go_back: bool
+
+    def after(self, earlier: "GroupCommit | None") -> "GroupCommit":
+        """Return both commits as one."""
+        if earlier is None or self.may_go_back:
+            return self
+        return earlier._replace(offset=max(earlier.offset, self.offset))
+
+
 class Offsets:
     """See the module."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._moves: dict[tuple[str, str], tuple[dict[int, Position], asyncio.Task[None]]] = {}
-        """Commits of groups that are not joined here, by group and topic: the newest positions by queue, and what moves them."""
+        self._commits: dict[tuple[str, str], tuple[dict[int, GroupCommit], asyncio.Task[frozenset[int]]]] = {}
+        """Commits that the cluster stores, by group and topic: those by queue that wait, and the task that makes them."""
+        self._moving = KeyedLocks[tuple[str, str]]()
+        """Held while commits are compared with what is committed, and made; by group and topic."""
 
     # --- queues -----------------------------------------------------------------------------------------------------------
 
@@ -160,11 +180,8 @@ class Offsets:
         if not is_member and not self._broker.services.may_manage:
             raise CodedRefusal(f"offsets of a group are committed by its members: {NOT_MANAGED}", Status.NO_PERMISSION)
         may_go_back = self._chooses_itself(link, group) or not (is_member or self._is_shared(group, topic, header.queue_id))
-        queue, offset = header.queue_id, header.commit_offset
-        committed = None if may_go_back else await self._broker.committed_number(group, topic, queue)
-        if committed is None or committed < offset:
-            await self._move(group, topic, queue, offset)
-        elif offset < committed and not is_member:
+        commit = GroupCommit(header.commit_offset, may_go_back)
+        if not await self._move(group, topic, header.queue_id, commit) and not is_member:
             raise CodedRefusal(f"group {group} has consumers here: only a reset moves it back", Status.SYSTEM_ERROR)
         return request.answer()
 
@@ -181,26 +198,63 @@ class Offsets:
         feed = self._broker.feed_of(group, topic, queue)
         return feed is not None and feed.is_held
 
-    async def _move(self, group: str, topic: ListenedTopic, queue: int, offset: int) -> None:
-        """Move a group of the cluster; the commits of a client for several queues are moved together."""
+    async def _move(self, group: str, topic: ListenedTopic, queue: int, commit: GroupCommit) -> bool:
+        """Move a group of the cluster; return False if it is ahead of a commit that goes forwards only.
+
+        The commits of a client for several queues are made together.
+        """
         key = group, topic.name
-        position = self._broker.position(offset)
-        if key not in self._moves:
+        self._broker.position(commit.offset)  # raises CodedRefusal
+        if key not in self._commits:
             task = spawn(self._move_all(key, topic), f"commit of {key}", log_errors=False)
             task.add_done_callback(mark_error_retrieved)
-            self._moves[key] = {}, task
-        positions, task = self._moves[key]
-        positions[queue] = position
-        await asyncio.shield(task)
+            self._commits[key] = {}, task
+        commits, task = self._commits[key]
+        commits[queue] = commit.after(commits.get(queue))
+        return queue not in await asyncio.shield(task)
 
-    async def _move_all(self, key: tuple[str, str], topic: ListenedTopic) -> None:
-        await asyncio.sleep(0)  # so that commits which came together are moved together
-        positions, _ = self._moves.pop(key)
-        try:
-            await self._broker.services.groups.move(topic, key[0], positions)
-        except MqbridgeError as error:
-            log.info("group %s cannot commit in topic %s now: %s", *key, error)
-            raise
+    async def _move_all(self, key: tuple[str, str], topic: ListenedTopic) -> frozenset[int]:
+        """Make the commits that wait, and return the queues in which the group is ahead of them."""
+        await asyncio.sleep(0)  # so that commits which came together are made together
+        async with self._moving.hold(key):
+            commits, _ = self._commits.pop(key)
+            try:
+                return await self._make(key[0], topic, commits)
+            except MqbridgeError as error:
+                log.info("group %s cannot commit in topic %s now: %s", *key, error)
+                raise
+
+    async def _make(self, group: str, topic: ListenedTopic, commits: dict[int, GroupCommit]) -> frozenset[int]:
+        """Make commits, and return the queues in which the group is ahead of them. Raises RequestRefused, ClusterError."""
+        broker = self._broker
+        targets = {queue: commit.offset for queue, commit in commits.items() if commit.may_go_back}
+        ahead = set()
+        if len(targets) < len(commits):
+            committed = await self._committed(group, topic)
+            for queue in commits.keys() - targets.keys():
+                offset, present = commits[queue].offset, committed.get(queue)
+                feed = broker.feed_of(group, topic, queue)
+                if present is not None and offset < present:
+                    ahead.add(queue)
+                elif feed is not None and feed.is_held:  # since now
+                    broker.commit_lane(group, topic, queue, offset)
+                elif offset != present:
+                    targets[queue] = offset
+        if targets:
+            positions = {queue: broker.position(targets[queue]) for queue in sorted(targets)}
+            await broker.services.groups.move(topic, group, positions)
+        return frozenset(ahead)
+
+    async def _committed(self, group: str, topic: ListenedTopic) -> dict[int, int]:
+        """Return the offsets that a group has committed, by queue: of lanes that are held here the newest. Raises ClusterError."""
+        async with limited(f"reading the offsets of group {group} in topic {topic.name}"):
+            positions = await self._broker.services.groups.committed(topic, group)
+        numbers = {queue: self._broker.services.numbering.number(position) for queue, position in positions.items()}
+        for queue in topic.partitions:
+            feed = self._broker.feed_of(group, topic, queue)
+            if feed is not None and feed.is_held and feed.committed is not None:
+                numbers[queue] = feed.committed
+        return numbers
 
 
 def _offset(request: Command, offset: int) -> Command:
