@@ -367,7 +367,7 @@ class Broker:
         """Present numbers and totals."""
         return ServerCounts(
             producers=sum(map(len, self.clients.producers.values())),
-            consumers=sum(len(group.members) for group in self.clients.consumers.values()),
+            consumers=sum(len(group.connected) for group in self.clients.consumers.values()),
             **self.totals,
         )
 

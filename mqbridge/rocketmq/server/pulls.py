@@ -416,14 +416,7 @@ class Pulls:
                 text = f"no member of group {header.consumer_group} has sent a heartbeat"
                 raise CodedRefusal(text, Status.SUBSCRIPTION_NOT_EXIST)
             subscription = next(
-                (
-                    each
-                    for member in group.members.values()
-                    if member.link is link
-                    for each in member.data.subscriptions
-                    if each.topic == header.topic
-                ),
-                None,
+                (each for member in group.at(link) for each in member.data.subscriptions if each.topic == header.topic), None
             ) or group.subscriptions.get(header.topic)
             if subscription is None:
                 text = f"group {header.consumer_group} has not subscribed to topic {header.topic}"

@@ -89,16 +89,68 @@ async def test_members_are_told_when_a_subscription_changes(changed: ConsumerDat
     assert (first.take(), second.take()) == ([GROUP], [GROUP])
 
 
-async def test_members_are_told_when_a_client_comes_with_another_connection() -> None:
-    followed, first, second = Followed(), FakeLink(), FakeLink()
+async def test_clients_with_one_id_are_members_each_and_their_id_is_named_once() -> None:
+    """So do processes that have the same host and number, as in containers, or a client whose old connection ends late."""
+    followed, first, second = Followed(), FakeLink("1"), FakeLink("2")
     followed.beat(first, "1", consumer("t"))
     first.take()
-    followed.beat(second, "1", consumer("t"))
-    assert (first.take(), second.take()) == ([], [GROUP])
+    followed.beat(second, "1", consumer("u"))
+    assert (first.take(), second.take()) == ([GROUP], [GROUP])
+    group = followed.group
+    for link, topic in ((first, "t"), (second, "u")):
+        assert group.shares(link, topic)  # type: ignore[arg-type]
+        assert group.is_passive(link)  # type: ignore[arg-type]
+        assert not followed.clients.is_expected(link, GROUP)  # type: ignore[arg-type]
+    assert group.shared_topics == {"t", "u"}
+    assert list(group.members) == ["1"]
+    assert group.members["1"].link is second, "the one that was heard last"
+    assert len(group.connected) == 2
+    for _ in range(2):
+        followed.beat(first, "1", consumer("t"))
+        followed.beat(second, "1", consumer("u"))
+    assert (first.take(), second.take()) == ([], []), "nothing has changed"
     followed.clients.drop(first)  # type: ignore[arg-type]
-    assert list(followed.group.members) == ["1"], "its old connection has ended later"
-    assert not followed.group.shares(first, "t")  # type: ignore[arg-type]
-    assert followed.group.shares(second, "t")  # type: ignore[arg-type]
+    assert (first.take(), second.take()) == ([], [GROUP])
+    assert (list(group.members), list(group.connected)) == (["1"], [("1", second)])
+    assert not group.shares(first, "t")  # type: ignore[arg-type]
+    assert group.shares(second, "u")  # type: ignore[arg-type]
+
+
+async def test_a_client_that_leaves_does_not_take_another_one_with_its_id_along() -> None:
+    followed, first, second = Followed(), FakeLink("1"), FakeLink("2")
+    for link in (first, second):
+        followed.beat(link, "1", consumer("t"), producers=("p",))
+    followed.clients.unregister("1", "p", GROUP, second)  # type: ignore[arg-type]
+    assert followed.group.shares(first, "t")  # type: ignore[arg-type]
+    assert not followed.group.shares(second, "t")  # type: ignore[arg-type]
+    assert followed.group.members["1"].link is first
+    assert followed.clients.producer_links("p") == [first]
+    assert followed.clients.link_of("1") is first
+    followed.clients.unregister("1", "p", GROUP, second)  # type: ignore[arg-type]
+    assert followed.producers == [("p", True)]
+    followed.clients.unregister("1", "p", GROUP, first)  # type: ignore[arg-type]
+    assert (followed.clients.consumers, followed.clients.producers) == ({}, {})
+    assert followed.producers == [("p", True), ("p", False)]
+
+
+async def test_a_producer_with_the_id_of_another_stays_when_that_is_gone() -> None:
+    followed, first, second = Followed(), FakeLink("1"), FakeLink("2")
+    for link in (first, second):
+        followed.beat(link, "1", producers=("p",))
+    assert followed.clients.producer_links("p") == [first, second]
+    followed.clients.drop(second)  # type: ignore[arg-type]
+    assert followed.clients.producer_links("p") == [first]
+    assert list(followed.clients.producers["p"]) == ["1"]
+    assert followed.producers == [("p", True)]
+
+
+async def test_a_reply_goes_to_the_connection_of_its_client_that_is_alive() -> None:
+    followed, first, second = Followed(), FakeLink("1"), FakeLink("2")
+    for link in (first, second):
+        followed.beat(link, "1", producers=("p",))
+    assert followed.clients.link_of("1") is second
+    second.alive = False
+    assert followed.clients.link_of("1") is first
 
 
 async def test_two_members_at_one_connection_are_told_once() -> None:

@@ -394,6 +394,19 @@ async def test_a_member_that_has_connected_again_waits_until_its_heartbeat() -> 
         assert bodies_of(decode_records((await client.answer(waiting)).body)) == [b"b", b"c"]
 
 
+async def test_both_of_two_members_with_one_id_get_messages() -> None:
+    """Both read the same queues, as with brokers."""
+    async with serving(owns_groups=False) as served:
+        first, second = await served.connect("same"), await served.connect("same")
+        await first.store(b"a", b"b", b"c")
+        await first.join("t")
+        assert bodies_of(await first.read(0, sys_flag=PULL_HELD, max_msg_nums=1)) == [b"a"]
+        await second.join("t")
+        for client in (first, second):
+            assert bodies_of(await client.read_all(2, offset=1, sys_flag=PULL_HELD, suspend_timeout_millis=500)) == [b"b", b"c"]
+        assert served.server.counts.consumers == 2
+
+
 async def test_only_members_commit_with_their_pulls() -> None:
     async with serving(owns_groups=False) as served:
         member, stranger = await served.connect("1"), await served.connect("2")
