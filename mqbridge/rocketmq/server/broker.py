@@ -4,7 +4,9 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from math import inf
 
 from mqbridge.adapter.receipt import MessageFailure
 from mqbridge.errors import Failure, MqbridgeError, RefusalReason, RequestRefused
@@ -48,6 +50,7 @@ class Broker:
         """The name of the one broker that clients see; the same at every gateway with this listener."""
         self.is_draining = False
         self.clients = Clients(self._on_group, self._on_producer)
+        self.clients.on_not_expected = self._signal
         self.on_feed_changed: Callable[[str, str, str, bool], None] = lambda *_: None
         """Called when this gateway gets or loses a queue of a group; the server sets this."""
         self.on_forgotten: Callable[[str], None] = lambda _: None
@@ -274,9 +277,12 @@ class Broker:
         return isinstance(self.services.groups, BackingGroups) and self.clients.is_expected(link, group)
 
     async def wait_for_heartbeat(self, link: ServedConnection, group: str) -> None:
-        """Wait until a client that is expected is a member of its group; the caller limits the time."""
+        """Wait while a client is expected to become a member of its group; the caller limits the time."""
         while self.is_expected(link, group):
-            await self._signals.setdefault(group, asyncio.Event()).wait()
+            until = self.clients.expected_until(link, group)
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(None if until == inf else until):
+                    await self._signals.setdefault(group, asyncio.Event()).wait()
 
     async def committed_number(self, group: str, topic: ListenedTopic, queue: int) -> int | None:
         """Return the offset that a group has committed; None if it has none. Raises ClusterError."""

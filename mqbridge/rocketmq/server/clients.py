@@ -5,14 +5,23 @@ for EXPIRY_S. When the members of a consumer group change, or what one of them h
 the queues among themselves.
 
 What this rests on: a client has one connection, on which it sends its heartbeats and pulls, and leaves its groups. When that was
-lost, it pulls at the new one before its next heartbeat, up to 30 s later: until then its pulls are the only sign that it is a
-member. Ids are not unique: processes in containers may have the same address and number. So members are told apart by their
+lost, it pulls at the new one before its next heartbeat, up to 30 s later: until then it is expected if
+
+- its pulls carry a commit: only members' pulls do; or
+- a member at the same address has lost its connection within RECONNECT_S, or its pulls name no filter, so that it is the one of
+  its heartbeat; for HEARTBEAT_S at most, because clients that read by position may do the same.
+
+After a restart of this gateway, nothing is known of members whose pulls carry no commit: lite pull consumers, and those that have
+committed nothing. They read by position until their heartbeats.
+
+Ids are not unique: processes in containers may have the same address and number. So members are told apart by their
 connections; the lists that clients divide queues by name each id once. Clients with one id read the same queues, as with brokers.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from math import inf
 from typing import NamedTuple
 
 from mqbridge.rocketmq.server.connection import ServedConnection
@@ -36,6 +45,12 @@ EXPIRY_S = 120.0
 """Time without a heartbeat after which a client is no member any more."""
 SWEEP_S = 30.0
 """Time between two looks for clients that have sent no heartbeat."""
+RECONNECT_S = 30.0
+"""How long a member that has lost its connection is expected to come back."""
+HEARTBEAT_S = 35.0
+"""Time within which a client at a new connection sends a heartbeat: clients send one every 30 s."""
+MAX_GONE = 20_000
+"""Maximum number of lost members that are remembered."""
 MAX_GROUPS = 20_000
 """Maximum number of consumer groups, and of producer groups, that have members."""
 MAX_NAME_CHARS = 255
@@ -135,6 +150,10 @@ class ConsumerGroup:
         """Return True if the member at this connection gets messages pushed, by its own library."""
         return any(member.data.consume_type == PASSIVELY for member in self.at(link))
 
+    def shares_any(self, link: ServedConnection) -> bool:
+        """Return True if the client at this connection shares topics with the other members."""
+        return bool(self._shared.get(link))
+
     def shares(self, link: ServedConnection, topic: str) -> bool:
         """Return True if the client at this connection shares the topic with the other members."""
         return topic in self._shared.get(link, ())
@@ -157,6 +176,14 @@ class Clients:
         """All clients of each producer group, with the loop time of their last heartbeat."""
         self._groups_of: dict[ServedConnection, set[str]] = {}
         """The consumer groups of which the client at each connection is, or was, a member."""
+        self._heard: set[ServedConnection] = set()
+        """The connections at which a heartbeat has come: it names all groups of the client."""
+        self._gone: dict[tuple[str, str], float] = {}
+        """By group and address: until when a member that has lost its connection is expected back (loop time)."""
+        self._expected: dict[ServedConnection, dict[str, float]] = {}
+        """The groups for which the client at a connection is expected to send a heartbeat, and until when (loop time)."""
+        self.on_not_expected: Callable[[str], None] = lambda _: None
+        """Called with a group when a client is not expected to be its member any more; the owner sets this."""
         self._on_group, self._on_producer = on_group, on_producer
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -185,6 +212,9 @@ class Clients:
             self._add_producer(name, heartbeat.client_id, link, now)
         for data in heartbeat.consumers:
             self._add_member(GroupClient(heartbeat.client_id, link, data, now), keeps=heartbeat.without_subscriptions)
+        self._heard.add(link)
+        for name in self._expected.pop(link, ()):
+            self.on_not_expected(name)
 
     def _knows(self, names: Iterable[str]) -> bool:
         return all(name in self.consumers or name in self.producers for name in names)
@@ -234,13 +264,28 @@ class Clients:
     def drop(self, link: ServedConnection) -> None:
         """Take note that a connection has ended."""
         self._groups_of.pop(link, None)
+        self._expected.pop(link, None)
+        self._heard.discard(link)
+        for group in self.consumers.values():
+            if group.shares_any(link):
+                self._remember(group.name, _address(link))
         for name, producers in list(self._producers.items()):
             self._drop_producers(name, [key for key in producers if key[1] is link])
         for group in list(self.consumers.values()):
             self._drop_members(group, [key for key in group.connected if key[1] is link])
 
+    def _remember(self, group: str, address: str) -> None:
+        """Take note that a member has lost its connection."""
+        self._gone.pop((group, address), None)
+        self._gone[group, address] = asyncio.get_running_loop().time() + RECONNECT_S
+        if len(self._gone) > MAX_GONE:
+            del self._gone[next(iter(self._gone))]
+
     def _remove_expired(self) -> None:
-        oldest = asyncio.get_running_loop().time() - EXPIRY_S
+        now = asyncio.get_running_loop().time()
+        oldest = now - EXPIRY_S
+        for key in [key for key, until in self._gone.items() if until <= now]:
+            del self._gone[key]
         for name, producers in list(self._producers.items()):
             self._drop_producers(name, [key for key, seen_at in producers.items() if seen_at < oldest])
         for group in list(self.consumers.values()):
@@ -283,10 +328,33 @@ class Clients:
         if len(group) <= MAX_NAME_CHARS and len(groups) < MAX_GROUPS:
             groups.add(group)
 
+    def expect_heartbeat(self, link: ServedConnection, group: str, *, has_filter: bool) -> None:
+        """Take note that a client pulls for a group; called with its first pull of each queue.
+
+        `has_filter` is False if the pull relies on the filter of a heartbeat.
+        """
+        if link in self._heard or group in self._expected.get(link, ()) or len(group) > MAX_NAME_CHARS:
+            return
+        if not has_filter or self.is_returning(link, group):
+            self._expected.setdefault(link, {})[group] = asyncio.get_running_loop().time() + HEARTBEAT_S
+
+    def is_returning(self, link: ServedConnection, group: str) -> bool:
+        """Return True if the client at this connection may be a member that has lost another one."""
+        if link in self._heard:
+            return False
+        until = max(self._gone.get((group, _address(link)), 0.0), self._expected.get(link, {}).get(group, 0.0))
+        return asyncio.get_running_loop().time() < until
+
     def is_expected(self, link: ServedConnection, group: str) -> bool:
         """Return True if the client at this connection is, or was, a member of a group, but has not said so now."""
+        return self.expected_until(link, group) > asyncio.get_running_loop().time()
+
+    def expected_until(self, link: ServedConnection, group: str) -> float:
+        """Return until when (loop time) a client is expected to be a member of a group; 0 if it is not, or is one."""
         known = self.consumers.get(group)
-        return self.was_member(link, group) and (known is None or not known.at(link))
+        if known is not None and known.at(link):
+            return 0.0
+        return inf if self.was_member(link, group) else self._expected.get(link, {}).get(group, 0.0)
 
     def producer_links(self, group: str) -> list[ServedConnection]:
         """Return the connections of a producer group that are alive."""
@@ -304,6 +372,10 @@ class Clients:
     def groups_of(self, topic: str) -> Iterator[str]:
         """Yield the names of the groups with members that have subscribed to a topic."""
         return (name for name, group in self.consumers.items() if topic in group.subscriptions)
+
+
+def _address(link: ServedConnection) -> str:
+    return link.peer.rpartition(":")[0]
 
 
 def _topics(member: GroupClient) -> set[tuple[str, str, str]]:

@@ -162,7 +162,7 @@ class Offsets:
         feed = broker.feed_of(group, topic, queue)
         if feed is None or not feed.is_held:
             return broker.is_shared(link, group, header.topic)  # another gateway has the queue, and commits in it
-        if not is_member and not broker.services.may_manage:
+        if not is_member and not self._may_commit(link, group):
             return False
         goes_back = feed.committed is not None and offset < feed.committed
         if goes_back and (not is_member or self._chooses_itself(link, group)):
@@ -176,14 +176,19 @@ class Offsets:
         if self._commit_at_once(link, header, topic):
             return request.answer()
         group = header.consumer_group
-        is_member = self._broker.clients.was_member(link, group)
-        if not is_member and not self._broker.services.may_manage:
+        is_member, is_returning = self._broker.clients.was_member(link, group), self._broker.clients.is_returning(link, group)
+        if not is_member and not self._may_commit(link, group):
             raise CodedRefusal(f"offsets of a group are committed by its members: {NOT_MANAGED}", Status.NO_PERMISSION)
-        may_go_back = self._chooses_itself(link, group) or not (is_member or self._is_shared(group, topic, header.queue_id))
+        is_tool = not (is_member or is_returning or self._is_shared(group, topic, header.queue_id))
+        may_go_back = is_tool or self._chooses_itself(link, group)
         commit = GroupCommit(header.commit_offset, may_go_back)
         if not await self._move(group, topic, header.queue_id, commit) and not is_member:
             raise CodedRefusal(f"group {group} has consumers here: only a reset moves it back", Status.SYSTEM_ERROR)
         return request.answer()
+
+    def _may_commit(self, link: ServedConnection, group: str) -> bool:
+        """Return True if a client that has not said that it is a member of a group may commit."""
+        return self._broker.services.may_manage or self._broker.clients.is_returning(link, group)
 
     def _chooses_itself(self, link: ServedConnection, group: str) -> bool:
         """Return True if a client may read again what its group has committed, as it likes."""
@@ -246,7 +251,7 @@ class Offsets:
         return frozenset(ahead)
 
     async def _committed(self, group: str, topic: ListenedTopic) -> dict[int, int]:
-        """Return the offsets that a group has committed, by queue: of lanes that are held here the newest. Raises ClusterError."""
+        """Return the committed offsets of a group, by queue: of lanes that are held here the newest. Raises ClusterError."""
         async with limited(f"reading the offsets of group {group} in topic {topic.name}"):
             positions = await self._broker.services.groups.committed(topic, group)
         numbers = {queue: self._broker.services.numbering.number(position) for queue, position in positions.items()}

@@ -393,6 +393,8 @@ class Pulls:
                 raise CodedRefusal(f"a client pulls at most {MAX_QUEUES} queues", Status.SYSTEM_BUSY)
             if not link.alive:
                 return
+            has_filter = bool(header.sys_flag & PullFlag.SUBSCRIPTION)
+            self._broker.clients.expect_heartbeat(link, key.group, has_filter=has_filter)
             pull = pulls.setdefault(key, QueuePull(self._broker, link, key, topic))
         try:
             answer = await pull.serve(request, header, tags)

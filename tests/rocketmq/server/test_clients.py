@@ -27,8 +27,8 @@ from tests.rocketmq.server.serving import GROUP, rounds, serving, until
 class FakeLink:
     """A connection that notes what it is told."""
 
-    def __init__(self, name: str = "link") -> None:
-        self.name, self.alive = name, True
+    def __init__(self, name: str = "link", host: str = "10.0.0.1") -> None:
+        self.name, self.alive, self.peer = name, True, f"{host}:1234"
         self.told: list[str] = []
 
     def notify(self, code: int, header: GroupHeader, body: bytes = b"") -> None:
@@ -247,6 +247,84 @@ async def test_a_client_that_has_left_was_a_member_as_long_as_it_is_connected() 
     assert followed.groups == [GROUP, GROUP]
     assert followed.clients.was_member(link, GROUP)  # type: ignore[arg-type]
     assert not followed.clients.was_member(link, "h")  # type: ignore[arg-type]
+
+
+async def test_a_member_whose_connection_was_lost_is_expected_at_the_same_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: now)
+    followed, first, second, late = Followed(), FakeLink("1"), FakeLink("2"), FakeLink("3")
+    clients: Any = followed.clients
+
+    def is_expected(link: FakeLink, group: str = GROUP) -> bool:
+        clients.expect_heartbeat(link, group, has_filter=True)
+        assert clients.is_returning(link, group) == clients.is_expected(link, group)
+        return clients.is_expected(link, group)
+
+    followed.beat(first, "1", consumer("t"), consumer(group="reader"), consumer("t", group="casts", message_model=BROADCASTING))
+    assert not is_expected(second), "it is still there"
+    clients.drop(first)
+    assert is_expected(second)
+    assert not is_expected(FakeLink("4", host="10.0.0.2"))
+    assert [is_expected(second, group) for group in ("h", "reader", "casts")] == [False] * 3, "they have shared nothing"
+    now += module.RECONNECT_S
+    assert is_expected(second), "it has a while to send its heartbeat"
+    assert not is_expected(late)
+    now += module.HEARTBEAT_S - module.RECONNECT_S
+    assert not is_expected(second), "it has none"
+    clients._remove_expired()
+    assert clients._gone == {}
+    clients.stop()
+
+
+@pytest.mark.parametrize("group", [GROUP, "h"])
+async def test_a_client_is_not_expected_any_more_once_it_has_sent_a_heartbeat(group: str) -> None:
+    followed, first, second = Followed(), FakeLink("1"), FakeLink("2")
+    clients: Any = followed.clients
+    found: list[str] = []
+    clients.on_not_expected = found.append
+    followed.beat(first, "1", consumer("t"))
+    clients.drop(first)
+    clients.expect_heartbeat(second, GROUP, has_filter=True)
+    followed.beat(second, "1", consumer("t", group=group))
+    assert not clients.is_expected(second, GROUP)
+    assert found == [GROUP]
+    clients.expect_heartbeat(second, GROUP, has_filter=False)
+    assert clients.is_expected(second, GROUP) is False, "it has told all of its groups"
+    clients.drop(second)
+    assert (clients._expected, clients._heard) == ({}, set())
+
+
+async def test_who_leaves_its_group_is_not_expected() -> None:
+    followed, first, second = Followed(), FakeLink("1"), FakeLink("2")
+    clients: Any = followed.clients
+    followed.beat(first, "1", consumer("t"))
+    clients.unregister("1", None, GROUP, first)
+    clients.drop(first)
+    clients.expect_heartbeat(second, GROUP, has_filter=True)
+    assert not clients.is_expected(second, GROUP)
+
+
+async def test_a_client_whose_pull_has_no_filter_is_expected() -> None:
+    """Its filter is that of its heartbeat."""
+    followed, link = Followed(), FakeLink()
+    clients: Any = followed.clients
+    clients.expect_heartbeat(link, "x" * 256, has_filter=False)
+    clients.expect_heartbeat(link, GROUP, has_filter=False)
+    assert clients.is_expected(link, GROUP)
+    assert not clients.is_expected(link, "x" * 256)
+
+
+async def test_few_lost_members_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_GONE", 2)
+    followed, link = Followed(), FakeLink("new", host="0")
+    clients: Any = followed.clients
+    for group in ("a", "b", "a", "c"):
+        lost = FakeLink(host="0")
+        followed.beat(lost, "1", consumer("t", group=group))
+        clients.drop(lost)
+    assert [group for group in "abc" if clients.is_returning(link, group)] == ["a", "c"]
+    assert len(clients._gone) == 2
 
 
 async def test_clients_without_heartbeats_are_no_members_any_more(monkeypatch: pytest.MonkeyPatch) -> None:

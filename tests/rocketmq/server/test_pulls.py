@@ -11,6 +11,7 @@ from mqbridge.listener import backing_groups, queue_feed
 from mqbridge.listener.topics import ListenedTopic
 from mqbridge.message import Message, Unit
 from mqbridge.rocketmq.mapping.sent_units import unit_of_message
+from mqbridge.rocketmq.server import clients
 from mqbridge.rocketmq.server import pulls as module
 from mqbridge.rocketmq.server.pulls import PullState, QueuePull
 from mqbridge.rocketmq.server.support import NO_SQL
@@ -392,6 +393,62 @@ async def test_a_member_that_has_connected_again_waits_until_its_heartbeat() -> 
         assert not client.has(waiting)
         await client.join("t")
         assert bodies_of(decode_records((await client.answer(waiting)).body)) == [b"b", b"c"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "flag"),
+    [
+        (ACTIVELY, Code.LITE_PULL_MESSAGE, HELD_FREE),
+        (PASSIVELY, Code.PULL_MESSAGE, HELD_FREE),
+        (PASSIVELY, Code.PULL_MESSAGE, PULL_HELD),
+    ],
+    ids=["lite", "push in C++", "push in Java"],
+)
+async def test_a_member_that_has_connected_again_and_has_committed_nothing_waits_until_its_heartbeat(
+    kind: str, code: int, flag: int
+) -> None:
+    """Its pulls carry no commit: clients of this kind never do that, or have nothing to commit yet."""
+    async with serving(owns_groups=False, manage=False) as served:
+        other, client = await served.connect("1"), await served.connect("2")
+        await client.store(b"a", b"b", b"c")
+        await other.join("t", consume_type=kind)
+        await client.join("t", consume_type=kind)
+        assert bodies_of(await client.read(0, code=code, sys_flag=flag, max_msg_nums=1)) == [b"a"]
+        await client.close()
+        await until(lambda: len(served.broker.clients.consumers[GROUP].connected) == 1)
+        client = await served.connect("2")
+        assert (await client.commit(1)).code == 0
+        assert await other.committed() == 1
+        waiting = client.start_pull(1, code=code, sys_flag=flag)
+        await until_waiting(served)
+        assert bodies_of(await other.read(1, code=code, sys_flag=flag, max_msg_nums=1)) == [b"b"]
+        assert not client.has(waiting)
+        await client.join("t", consume_type=kind)
+        assert bodies_of(decode_records((await client.answer(waiting)).body)) == [b"b", b"c"]
+
+
+async def test_a_client_that_is_expected_and_sends_another_heartbeat_reads_by_position() -> None:
+    async with serving(owns_groups=False) as served:
+        lost, reader = await served.connect("1"), await served.connect("2")
+        await lost.store(b"a", b"b")
+        await lost.join("t")
+        await lost.close()
+        await until(lambda: not served.broker.clients.consumers)
+        waiting = reader.start_pull(0, sys_flag=HELD_FREE)
+        await until_waiting(served)
+        await reader.join("t", group="other")
+        assert bodies_of(decode_records((await reader.answer(waiting)).body)) == [b"a", b"b"]
+
+
+async def test_a_client_that_is_expected_and_sends_no_heartbeat_reads_by_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "HEARTBEAT_S", 0.05)
+    async with serving(owns_groups=False) as served:
+        lost, reader = await served.connect("1"), await served.connect("2")
+        await lost.store(b"a", b"b")
+        await lost.join("t")
+        await lost.close()
+        await until(lambda: not served.broker.clients.consumers)
+        assert bodies_of(await reader.read(0, sys_flag=HELD_FREE)) == [b"a", b"b"]
 
 
 async def test_both_of_two_members_with_one_id_get_messages() -> None:
