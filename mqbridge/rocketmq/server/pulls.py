@@ -178,6 +178,8 @@ class QueuePull:
 
     async def _read(self, header: PullHeader) -> Slice:
         """Wait for messages. Raises MovedError, TimeoutError if there are none and the client does not wait, ClusterError."""
+        if not header.sys_flag & PullFlag.SUSPEND and self._broker.is_expected(self.link, self.key.group):
+            raise TimeoutError  # its heartbeat may be 30 s away, or never come
         await self._broker.wait_for_heartbeat(self.link, self.key.group)
         if not self._is_shared():
             self.feed = None

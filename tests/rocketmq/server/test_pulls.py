@@ -427,6 +427,18 @@ async def test_a_member_that_has_connected_again_and_has_committed_nothing_waits
         assert bodies_of(decode_records((await client.answer(waiting)).body)) == [b"b", b"c"]
 
 
+async def test_a_pull_that_may_not_wait_is_answered_before_the_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_HOLD_S", 3600.0)
+    async with serving(owns_groups=False) as served:
+        client = await served.connect()
+        await client.store(b"a")
+        await client.join("t")
+        await client.leave()
+        assert told(await client.pull(0, sys_flag=PULL_FREE)) == (NOT_FOUND, 0)
+        await client.join("t")
+        assert bodies_of(await client.read(0, sys_flag=PULL_FREE)) == [b"a"]
+
+
 async def test_a_client_that_is_expected_and_sends_another_heartbeat_reads_by_position() -> None:
     async with serving(owns_groups=False) as served:
         lost, reader = await served.connect("1"), await served.connect("2")
