@@ -41,6 +41,15 @@ MAX_KNOWN_TOPICS = 20_000
 """Maximum number of topics whose partitions are remembered for commits."""
 
 
+class GroupSignal:
+    """Set when what this gateway holds for a group changes, or who its members are; and the number of those that wait for it."""
+
+    __slots__ = ("event", "waiting")
+
+    def __init__(self) -> None:
+        self.event, self.waiting = asyncio.Event(), 0
+
+
 class Broker:
     """See the module."""
 
@@ -58,8 +67,8 @@ class Broker:
         self.on_producer_group: Callable[[str, bool], None] = lambda *_: None
         """Called when a producer group gets its first member, or loses its last one; `Transactions` sets this."""
         self._memberships: dict[str, BackingMembership] = {}
-        self._signals: dict[str, asyncio.Event] = {}
-        """By group: set, and replaced, when what this gateway holds for it changes."""
+        self._signals: dict[str, GroupSignal] = {}
+        """By group, while somebody waits; replaced when it is set."""
         self._topics: dict[str, ListenedTopic] = {}
         """Topics that were found, by name."""
         self._retry_tasks: dict[str, asyncio.Task[None]] = {}
@@ -254,7 +263,18 @@ class Broker:
     def _signal(self, group: str) -> None:
         """Wake those that wait for a queue of a group, or to be a member."""
         if (signal := self._signals.pop(group, None)) is not None:
-            signal.set()
+            signal.event.set()
+
+    async def _wait_signal(self, group: str) -> None:
+        """Wait until something changes for a group."""
+        signal = self._signals.setdefault(group, GroupSignal())
+        signal.waiting += 1
+        try:
+            await signal.event.wait()
+        finally:
+            signal.waiting -= 1
+            if not signal.waiting and self._signals.get(group) is signal:
+                del self._signals[group]
 
     def is_shared(self, link: ServedConnection, group: str, topic: str) -> bool:
         """Return True if a client gets the messages of a topic from the lanes of its group, also if that is not joined yet."""
@@ -269,7 +289,7 @@ class Broker:
     async def wait_for_feed(self, group: str, topic: ListenedTopic, queue: int) -> QueueFeed:
         """Wait until this gateway has got a queue for the first time; the caller limits the time."""
         while (feed := self.feed_of(group, topic, queue)) is None:
-            await self._signals.setdefault(group, asyncio.Event()).wait()
+            await self._wait_signal(group)
         return feed
 
     def is_expected(self, link: ServedConnection, group: str) -> bool:
@@ -282,7 +302,7 @@ class Broker:
             until = self.clients.expected_until(link, group)
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(None if until == inf else until):
-                    await self._signals.setdefault(group, asyncio.Event()).wait()
+                    await self._wait_signal(group)
 
     async def committed_number(self, group: str, topic: ListenedTopic, queue: int) -> int | None:
         """Return the offset that a group has committed; None if it has none. Raises ClusterError."""

@@ -176,6 +176,28 @@ async def test_a_retry_topic_that_cannot_be_made_does_not_keep_a_group_from_its_
         assert served.broker.membership_problem(GROUP) is None
 
 
+async def test_nothing_is_kept_of_pulls_that_have_waited_for_their_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(owns_groups=False) as served:
+        client, member = await served.connect("1"), await served.connect("2")
+        await client.store(b"a")
+        await served.create()
+
+        def pull(group: str, hold_ms: int) -> int:
+            flags = PULL_FREE | PULL_HELD | COMMIT
+            return client.start_pull(1, consumer_group=group, sys_flag=flags, commit_offset=1, suspend_timeout_millis=hold_ms)
+
+        waiting = [pull(f"g{index}", 1) for index in range(5)]
+        for each in waiting:
+            assert (await client.answer(each)).code == Status.PULL_NOT_FOUND
+        assert served.broker._signals == {}, "they have waited long enough"
+        short, _ = pull("g0", 500), pull("g0", 15_000)
+        await client.answer(short)
+        assert [signal.waiting for signal in served.broker._signals.values()] == [1]
+        await member.join("t", group="g0")
+        await client.close()
+        await until(lambda: served.broker._signals == {})
+
+
 async def test_nobody_joins_groups_that_the_gateway_keeps_itself() -> None:
     async with serving() as served:
         client = await served.connect()
