@@ -313,17 +313,17 @@ class Broker:
 
     def commit_pulled(self, link: ServedConnection, group: str, topic_name: str, queue: int, offset: int) -> None:
         """Commit what a pull carries: never backwards."""
-        topic = self._topics.get(topic_name)
-        if topic is None or queue not in topic.partitions:
-            return
-        if self.is_being_reset(link, group, topic, queue, offset):
-            return
-        if (own := self.own_groups) is not None:
-            own.commit(topic, queue, group, self.position(offset), backwards=False)
-        elif self.is_shared(link, group, topic_name):
-            self.commit_lane(group, topic, queue, offset)
-        else:
+        own = self.own_groups
+        if own is None and not self.is_shared(link, group, topic_name):
             self.clients.expect(link, group)  # clients that assign themselves queues, and tools, commit with no pull
+            return
+        topic = self._topics.get(topic_name)
+        if topic is None or queue not in topic.partitions or self.is_being_reset(link, group, topic, queue, offset):
+            return
+        if own is not None:
+            own.commit(topic, queue, group, self.position(offset), backwards=False)
+        else:
+            self.commit_lane(group, topic, queue, offset)
 
     def begin_reset(self, link: ServedConnection, group: str, topic: ListenedTopic, queue: int, target: int) -> None:
         """Ignore what a client commits in this queue until it goes on at this offset, but for RESET_S at most."""

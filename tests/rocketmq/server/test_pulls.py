@@ -395,6 +395,24 @@ async def test_a_member_that_has_connected_again_waits_until_its_heartbeat() -> 
         assert bodies_of(decode_records((await client.answer(waiting)).body)) == [b"b", b"c"]
 
 
+async def test_a_pull_that_commits_waits_for_the_heartbeat_although_its_topic_is_not_known(tmp_path: Path) -> None:
+    """As after a restart of the gateway: clients know the queues from before."""
+    async with log_cluster(tmp_path) as cluster:
+        async with gateway(cluster, tmp_path, "1", owns_groups=False) as before:
+            await (await before.connect()).store(b"a", b"b")
+        async with gateway(cluster, tmp_path, "2", owns_groups=False) as served:
+            client = await served.connect()
+            waiting = client.start_pull(0, sys_flag=HELD_COMMITTING)
+            await until_waiting(served)
+            assert served.broker.is_expected(next(iter(served.server._connections)), GROUP)
+            await client.join("t")
+            assert bodies_of(decode_records((await client.answer(waiting)).body)) == [b"a", b"b"]
+            topic = await served.broker.readable_topic("t")
+            feed = served.broker.feed_of(GROUP, topic, 0)
+            assert feed is not None
+            assert feed.next == 2, "they were handed out by the lane"
+
+
 @pytest.mark.parametrize(
     ("kind", "code", "flag"),
     [
