@@ -223,7 +223,7 @@ class Broker:
         except MqbridgeError as error:
             log.warning("the retry topic of group %s cannot be created now: %s", group.name, error)
         self._retry_tasks.pop(name, None)
-        self._follow(group)
+        self._follow(self.clients.consumers.get(group.name, group))  # others may be its members now
 
     def _follow(self, group: ConsumerGroup) -> None:
         """Be a member of a group for what its members want."""
@@ -238,13 +238,18 @@ class Broker:
                 group.name, self.services, groups, partial(self._make_feed, group.name), partial(self._on_membership, group.name)
             )
         membership.want(group.shared_topics, group.consume_from)
+        self._forget_membership(group.name)
 
     def _on_membership(self, group: str) -> None:
         """Wake those that wait for a queue of a group, and forget a membership that nobody wants any more."""
+        self._forget_membership(group)
+        self._signal(group)
+
+    def _forget_membership(self, group: str) -> None:
+        """Forget a membership if it is over, and the group has no members."""
         membership = self._memberships.get(group)
         if membership is not None and membership.state is BackingMembershipState.OUT and group not in self.clients.consumers:
             del self._memberships[group]
-        self._signal(group)
 
     def _make_feed(self, group: str, topic: ListenedTopic, partition: int) -> QueueFeed:
         services = self.services
