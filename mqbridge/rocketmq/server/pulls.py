@@ -146,6 +146,7 @@ class QueuePull:
         if self.state is PullState.FREE:
             self.state = PullState.WAITING
         moves, limit = self._moves, asyncio.timeout(self._hold_s(header))
+        status, number = Status.PULL_NOT_FOUND, header.queue_offset
         self._waiting[limit] = None
         try:
             async with limit:
@@ -154,11 +155,13 @@ class QueuePull:
                     del found  # there may be many such pulls
                     found = await self._read_with_room(header)
         except TimeoutError:
-            status, number = Status.PULL_NOT_FOUND, header.queue_offset
+            pass
         except MovedError as moved:
             status, number = Status.PULL_OFFSET_MOVED, moved.number
         else:
-            return self._answer(request, found, tags)
+            if moves == self._moves or not self._can_move:
+                return self._answer(request, found, tags)
+            # the client has to learn of the move, and reads these messages again
         finally:
             del self._waiting[limit]
             if not self._waiting and self.state is PullState.WAITING:

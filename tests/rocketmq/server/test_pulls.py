@@ -8,6 +8,7 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.listener import backing_groups, queue_feed
+from mqbridge.listener.numbered import Slice
 from mqbridge.listener.topics import ListenedTopic
 from mqbridge.message import Message, Unit
 from mqbridge.rocketmq.mapping.sent_units import unit_of_message
@@ -695,6 +696,38 @@ async def test_a_cpp_client_that_waits_is_told_by_a_request_that_its_group_was_m
         assert (await client.answer(waiting)).code == NOT_FOUND
         request = await client.pushed(Code.RESET_CONSUMER_CLIENT_OFFSET)
         assert ResetOffsets.decode(request.body).offsets == {Queue("t", "mqbridge-app", 0): 0}
+
+
+@pytest.mark.parametrize("language", ["JAVA", "CPP"])
+@pytest.mark.parametrize("owns_groups", [True, False])
+async def test_a_pull_that_has_found_messages_when_its_group_is_moved_tells_the_client(
+    owns_groups: bool, language: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(owns_groups=owns_groups) as served:
+        client = await served.connect("c", language)
+        await client.store(b"a")
+        await client.join("t")
+        await client.read(0, sys_flag=HELD_FREE)
+        await client.commit(1)
+        (pull,) = pulls_of(served)
+        read = pull._read
+
+        async def read_and_move(header: module.PullHeader) -> Slice:
+            found = await read(header)
+            pull.on_moved()
+            return found
+
+        monkeypatch.setattr(pull, "_read", read_and_move)
+        waiting = client.start_pull(1, sys_flag=HELD_FREE)
+        await until_waiting(served)
+        await client.store(b"b")
+        answer = await client.answer(waiting)
+        if language == "JAVA":
+            assert told(answer) == (MOVED, 1)
+        else:
+            assert bodies_of(decode_records(answer.body)) == [b"b"]
+            request = await client.pushed(Code.RESET_CONSUMER_CLIENT_OFFSET)
+            assert ResetOffsets.decode(request.body).offsets == {Queue("t", "mqbridge-app", 0): 1}
 
 
 async def test_a_loss_at_the_end_of_a_pull_is_no_error() -> None:
