@@ -11,8 +11,8 @@ lost, it pulls at the new one before its next heartbeat, up to 30 s later: until
 - a member at the same address has lost its connection within RECONNECT_S, or its pulls name no filter, so that it is the one of
   its heartbeat; for HEARTBEAT_S at most, because clients that read by position may do the same.
 
-After a restart of this gateway, nothing is known of members whose pulls carry no commit: lite pull consumers, and those that have
-committed nothing. They read by position until their heartbeats.
+After a restart of this gateway, nothing is known of members whose pulls name a filter and carry no commit: lite pull consumers,
+and C++ push consumers that have committed nothing. They read by position until their heartbeats.
 
 Ids are not unique: processes in containers may have the same address and number. So members are told apart by their
 connections; the lists that clients divide queues by name each id once. Clients with one id read the same queues, as with brokers.
