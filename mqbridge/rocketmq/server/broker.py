@@ -4,7 +4,9 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from math import inf
 
 from mqbridge.adapter.receipt import MessageFailure
 from mqbridge.errors import Failure, MqbridgeError, RefusalReason, RequestRefused
@@ -39,6 +41,15 @@ MAX_KNOWN_TOPICS = 20_000
 """Maximum number of topics whose partitions are remembered for commits."""
 
 
+class GroupSignal:
+    """Set when what this gateway holds for a group changes, or who its members are; and the number of those that wait for it."""
+
+    __slots__ = ("event", "waiting")
+
+    def __init__(self) -> None:
+        self.event, self.waiting = asyncio.Event(), 0
+
+
 class Broker:
     """See the module."""
 
@@ -48,6 +59,7 @@ class Broker:
         """The name of the one broker that clients see; the same at every gateway with this listener."""
         self.is_draining = False
         self.clients = Clients(self._on_group, self._on_producer)
+        self.clients.on_not_expected = self._signal
         self.on_feed_changed: Callable[[str, str, str, bool], None] = lambda *_: None
         """Called when this gateway gets or loses a queue of a group; the server sets this."""
         self.on_forgotten: Callable[[str], None] = lambda _: None
@@ -55,8 +67,8 @@ class Broker:
         self.on_producer_group: Callable[[str, bool], None] = lambda *_: None
         """Called when a producer group gets its first member, or loses its last one; `Transactions` sets this."""
         self._memberships: dict[str, BackingMembership] = {}
-        self._signals: dict[str, asyncio.Event] = {}
-        """By group: set, and replaced, when what this gateway holds for it changes."""
+        self._signals: dict[str, GroupSignal] = {}
+        """By group, while somebody waits; replaced when it is set."""
         self._topics: dict[str, ListenedTopic] = {}
         """Topics that were found, by name."""
         self._retry_tasks: dict[str, asyncio.Task[None]] = {}
@@ -211,7 +223,7 @@ class Broker:
         except MqbridgeError as error:
             log.warning("the retry topic of group %s cannot be created now: %s", group.name, error)
         self._retry_tasks.pop(name, None)
-        self._follow(group)
+        self._follow(self.clients.consumers.get(group.name, group))  # others may be its members now
 
     def _follow(self, group: ConsumerGroup) -> None:
         """Be a member of a group for what its members want."""
@@ -226,13 +238,18 @@ class Broker:
                 group.name, self.services, groups, partial(self._make_feed, group.name), partial(self._on_membership, group.name)
             )
         membership.want(group.shared_topics, group.consume_from)
+        self._forget_membership(group.name)
 
     def _on_membership(self, group: str) -> None:
         """Wake those that wait for a queue of a group, and forget a membership that nobody wants any more."""
+        self._forget_membership(group)
+        self._signal(group)
+
+    def _forget_membership(self, group: str) -> None:
+        """Forget a membership if it is over, and the group has no members."""
         membership = self._memberships.get(group)
         if membership is not None and membership.state is BackingMembershipState.OUT and group not in self.clients.consumers:
             del self._memberships[group]
-        self._signal(group)
 
     def _make_feed(self, group: str, topic: ListenedTopic, partition: int) -> QueueFeed:
         services = self.services
@@ -251,7 +268,18 @@ class Broker:
     def _signal(self, group: str) -> None:
         """Wake those that wait for a queue of a group, or to be a member."""
         if (signal := self._signals.pop(group, None)) is not None:
-            signal.set()
+            signal.event.set()
+
+    async def _wait_signal(self, group: str) -> None:
+        """Wait until something changes for a group."""
+        signal = self._signals.setdefault(group, GroupSignal())
+        signal.waiting += 1
+        try:
+            await signal.event.wait()
+        finally:
+            signal.waiting -= 1
+            if not signal.waiting and self._signals.get(group) is signal:
+                del self._signals[group]
 
     def is_shared(self, link: ServedConnection, group: str, topic: str) -> bool:
         """Return True if a client gets the messages of a topic from the lanes of its group, also if that is not joined yet."""
@@ -266,7 +294,7 @@ class Broker:
     async def wait_for_feed(self, group: str, topic: ListenedTopic, queue: int) -> QueueFeed:
         """Wait until this gateway has got a queue for the first time; the caller limits the time."""
         while (feed := self.feed_of(group, topic, queue)) is None:
-            await self._signals.setdefault(group, asyncio.Event()).wait()
+            await self._wait_signal(group)
         return feed
 
     def is_expected(self, link: ServedConnection, group: str) -> bool:
@@ -274,9 +302,12 @@ class Broker:
         return isinstance(self.services.groups, BackingGroups) and self.clients.is_expected(link, group)
 
     async def wait_for_heartbeat(self, link: ServedConnection, group: str) -> None:
-        """Wait until a client that is expected is a member of its group; the caller limits the time."""
+        """Wait while a client is expected to become a member of its group; the caller limits the time."""
         while self.is_expected(link, group):
-            await self._signals.setdefault(group, asyncio.Event()).wait()
+            until = self.clients.expected_until(link, group)
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(None if until == inf else until):
+                    await self._wait_signal(group)
 
     async def committed_number(self, group: str, topic: ListenedTopic, queue: int) -> int | None:
         """Return the offset that a group has committed; None if it has none. Raises ClusterError."""
@@ -287,17 +318,17 @@ class Broker:
 
     def commit_pulled(self, link: ServedConnection, group: str, topic_name: str, queue: int, offset: int) -> None:
         """Commit what a pull carries: never backwards."""
-        topic = self._topics.get(topic_name)
-        if topic is None or queue not in topic.partitions:
-            return
-        if self.is_being_reset(link, group, topic, queue, offset):
-            return
-        if (own := self.own_groups) is not None:
-            own.commit(topic, queue, group, self.position(offset), backwards=False)
-        elif self.is_shared(link, group, topic_name):
-            self.commit_lane(group, topic, queue, offset)
-        else:
+        own = self.own_groups
+        if own is None and not self.is_shared(link, group, topic_name):
             self.clients.expect(link, group)  # clients that assign themselves queues, and tools, commit with no pull
+            return
+        topic = self._topics.get(topic_name)
+        if topic is None or queue not in topic.partitions or self.is_being_reset(link, group, topic, queue, offset):
+            return
+        if own is not None:
+            own.commit(topic, queue, group, self.position(offset), backwards=False)
+        else:
+            self.commit_lane(group, topic, queue, offset)
 
     def begin_reset(self, link: ServedConnection, group: str, topic: ListenedTopic, queue: int, target: int) -> None:
         """Ignore what a client commits in this queue until it goes on at this offset, but for RESET_S at most."""
@@ -367,7 +398,7 @@ class Broker:
         """Present numbers and totals."""
         return ServerCounts(
             producers=sum(map(len, self.clients.producers.values())),
-            consumers=sum(len(group.members) for group in self.clients.consumers.values()),
+            consumers=sum(len(group.connected) for group in self.clients.consumers.values()),
             **self.totals,
         )
 

@@ -51,10 +51,10 @@ class GroupRequests:
         self._broker.clients.heartbeat(link, Heartbeat.decode(request.body))
         return request.answer()
 
-    def unregister(self, _: ServedConnection, request: Command) -> Command:
+    def unregister(self, link: ServedConnection, request: Command) -> Command:
         """Serve UNREGISTER_CLIENT."""
         header = UnregisterHeader.decode(request.ext)
-        self._broker.clients.unregister(header.client_id, header.producer_group, header.consumer_group)
+        self._broker.clients.unregister(header.client_id, header.producer_group, header.consumer_group, link)
         return request.answer()
 
     def members(self, _: ServedConnection, request: Command) -> Command:

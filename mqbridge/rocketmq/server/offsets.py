@@ -1,11 +1,22 @@
-"""Requests about offsets: those of queues, and those that groups have committed."""
+"""Requests about offsets: those of queues, and those that groups have committed.
+
+A commit of a consumer looks like one of a tool. So in a group of the cluster that has members here, or whose lane is held here,
+commits go forwards only: the client may be a member that has connected again, whose timer commits before its first pull and its
+heartbeat. Tools move such a group by a reset, and one without members by a commit, too. Members that choose themselves from where
+they pull commit as they like.
+
+What this rests on: a cluster moves a group without comparing. So commits that this gateway makes in the cluster are compared and
+made one after the other, by group and topic; those of another gateway may come in between.
+"""
 
 import asyncio
 import logging
+from typing import NamedTuple
 
 from mqbridge.errors import MqbridgeError
+from mqbridge.listener.keyed_locks import KeyedLocks
+from mqbridge.listener.limits import limited
 from mqbridge.listener.topics import ListenedTopic
-from mqbridge.message import Position
 from mqbridge.net.tasks import mark_error_retrieved, spawn
 from mqbridge.rocketmq.server.broker import Broker
 from mqbridge.rocketmq.server.connection import Served, ServedConnection
@@ -28,13 +39,28 @@ log = logging.getLogger(__name__)
 UPPER = "UPPER"
 
 
+class GroupCommit(NamedTuple):
+    """A commit of a group in one queue, and whether it may move the group back."""
+
+    offset: int
+    may_go_back: bool
+
+    def after(self, earlier: "GroupCommit | None") -> "GroupCommit":
+        """Return both commits as one."""
+        if earlier is None or self.may_go_back:
+            return self
+        return earlier._replace(offset=max(earlier.offset, self.offset))
+
+
 class Offsets:
     """See the module."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._moves: dict[tuple[str, str], tuple[dict[int, Position], asyncio.Task[None]]] = {}
-        """Commits of groups that are not joined here, by group and topic: the newest positions by queue, and what moves them."""
+        self._commits: dict[tuple[str, str], tuple[dict[int, GroupCommit], asyncio.Task[frozenset[int]]]] = {}
+        """Commits that the cluster stores, by group and topic: those by queue that wait, and the task that makes them."""
+        self._moving = KeyedLocks[tuple[str, str]]()
+        """Held while commits are compared with what is committed, and made; by group and topic."""
 
     # --- queues -----------------------------------------------------------------------------------------------------------
 
@@ -124,7 +150,7 @@ class Offsets:
         return self._update(link, request, header)
 
     def _commit_at_once(self, link: ServedConnection, header: UpdateOffsetHeader, topic: ListenedTopic) -> bool:
-        """Commit where this takes no request to the cluster; return False if it does."""
+        """Commit where this takes no request to the cluster; return False if it does, or if the commit may be refused."""
         broker = self._broker
         group, queue, offset = header.consumer_group, header.queue_id, header.commit_offset
         if broker.is_being_reset(link, group, topic, queue, offset):
@@ -132,14 +158,15 @@ class Offsets:
         if (own := broker.own_groups) is not None:
             own.commit(topic, queue, group, broker.position(offset), backwards=True)
             return True
+        is_member = broker.clients.was_member(link, group)
         feed = broker.feed_of(group, topic, queue)
-        if not broker.is_shared(link, group, header.topic) and not (
-            feed is not None and feed.is_held and broker.clients.was_member(link, group)
-        ):
+        if feed is None or not feed.is_held:
+            return broker.is_shared(link, group, header.topic)  # another gateway has the queue, and commits in it
+        if not is_member and not self._may_commit(link, group):
             return False
-        goes_back = feed is not None and feed.committed is not None and offset < feed.committed
-        if goes_back and self._chooses_itself(link, group):
-            return False  # it has chosen to read these again
+        goes_back = feed.committed is not None and offset < feed.committed
+        if goes_back and (not is_member or self._chooses_itself(link, group)):
+            return False
         broker.commit_lane(group, topic, queue, offset)
         return True
 
@@ -148,43 +175,91 @@ class Offsets:
         self._broker.check_queue(topic, header.queue_id)
         if self._commit_at_once(link, header, topic):
             return request.answer()
-        is_member = self._broker.clients.was_member(link, header.consumer_group)
-        if not is_member and not self._broker.services.may_manage:
+        group = header.consumer_group
+        is_member, is_returning = self._broker.clients.was_member(link, group), self._broker.clients.is_returning(link, group)
+        if not is_member and not self._may_commit(link, group):
             raise CodedRefusal(f"offsets of a group are committed by its members: {NOT_MANAGED}", Status.NO_PERMISSION)
-        if not is_member or self._chooses_itself(link, header.consumer_group) or await self._is_ahead(header, topic):
-            await self._move(header.consumer_group, topic, header.queue_id, header.commit_offset)
+        is_tool = not (is_member or is_returning or self._is_shared(group, topic, header.queue_id))
+        may_go_back = is_tool or self._chooses_itself(link, group)
+        commit = GroupCommit(header.commit_offset, may_go_back)
+        if not await self._move(group, topic, header.queue_id, commit) and not is_member:
+            raise CodedRefusal(f"group {group} has consumers here: only a reset moves it back", Status.SYSTEM_ERROR)
         return request.answer()
+
+    def _may_commit(self, link: ServedConnection, group: str) -> bool:
+        """Return True if a client that has not said that it is a member of a group may commit."""
+        return self._broker.services.may_manage or self._broker.clients.is_returning(link, group)
 
     def _chooses_itself(self, link: ServedConnection, group: str) -> bool:
         """Return True if a client may read again what its group has committed, as it likes."""
         known = self._broker.clients.consumers.get(group)
         return known is not None and known.is_active(link)
 
-    async def _is_ahead(self, header: UpdateOffsetHeader, topic: ListenedTopic) -> bool:
-        """Return True if the group has not committed this offset: a commit that comes late may be behind those of others."""
-        committed = await self._broker.committed_number(header.consumer_group, topic, header.queue_id)
-        return committed is None or committed < header.commit_offset
+    def _is_shared(self, group: str, topic: ListenedTopic, queue: int) -> bool:
+        """Return True if members of a group share topics here, or have done so until now: any client may be one of them."""
+        known = self._broker.clients.consumers.get(group)
+        if known is not None and known.shared_topics:
+            return True
+        feed = self._broker.feed_of(group, topic, queue)
+        return feed is not None and feed.is_held
 
-    async def _move(self, group: str, topic: ListenedTopic, queue: int, offset: int) -> None:
-        """Move a group of the cluster; the commits of a client for several queues are moved together."""
+    async def _move(self, group: str, topic: ListenedTopic, queue: int, commit: GroupCommit) -> bool:
+        """Move a group of the cluster; return False if it is ahead of a commit that goes forwards only.
+
+        The commits of a client for several queues are made together.
+        """
         key = group, topic.name
-        position = self._broker.position(offset)
-        if key not in self._moves:
+        self._broker.position(commit.offset)  # raises CodedRefusal
+        if key not in self._commits:
             task = spawn(self._move_all(key, topic), f"commit of {key}", log_errors=False)
             task.add_done_callback(mark_error_retrieved)
-            self._moves[key] = {}, task
-        positions, task = self._moves[key]
-        positions[queue] = position
-        await asyncio.shield(task)
+            self._commits[key] = {}, task
+        commits, task = self._commits[key]
+        commits[queue] = commit.after(commits.get(queue))
+        return queue not in await asyncio.shield(task)
 
-    async def _move_all(self, key: tuple[str, str], topic: ListenedTopic) -> None:
-        await asyncio.sleep(0)  # so that commits which came together are moved together
-        positions, _ = self._moves.pop(key)
-        try:
-            await self._broker.services.groups.move(topic, key[0], positions)
-        except MqbridgeError as error:
-            log.info("group %s cannot commit in topic %s now: %s", *key, error)
-            raise
+    async def _move_all(self, key: tuple[str, str], topic: ListenedTopic) -> frozenset[int]:
+        """Make the commits that wait, and return the queues in which the group is ahead of them."""
+        await asyncio.sleep(0)  # so that commits which came together are made together
+        async with self._moving.hold(key):
+            commits, _ = self._commits.pop(key)
+            try:
+                return await self._make(key[0], topic, commits)
+            except MqbridgeError as error:
+                log.info("group %s cannot commit in topic %s now: %s", *key, error)
+                raise
+
+    async def _make(self, group: str, topic: ListenedTopic, commits: dict[int, GroupCommit]) -> frozenset[int]:
+        """Make commits, and return the queues in which the group is ahead of them. Raises RequestRefused, ClusterError."""
+        broker = self._broker
+        targets = {queue: commit.offset for queue, commit in commits.items() if commit.may_go_back}
+        ahead = set()
+        if len(targets) < len(commits):
+            committed = await self._committed(group, topic)
+            for queue in commits.keys() - targets.keys():
+                offset, present = commits[queue].offset, committed.get(queue)
+                feed = broker.feed_of(group, topic, queue)
+                if present is not None and offset < present:
+                    ahead.add(queue)
+                elif feed is not None and feed.is_held:  # since now
+                    broker.commit_lane(group, topic, queue, offset)
+                elif offset != present:
+                    targets[queue] = offset
+        if targets:
+            positions = {queue: broker.position(targets[queue]) for queue in sorted(targets)}
+            await broker.services.groups.move(topic, group, positions)
+        return frozenset(ahead)
+
+    async def _committed(self, group: str, topic: ListenedTopic) -> dict[int, int]:
+        """Return the committed offsets of a group, by queue: of lanes that are held here the newest. Raises ClusterError."""
+        async with limited(f"reading the offsets of group {group} in topic {topic.name}"):
+            positions = await self._broker.services.groups.committed(topic, group)
+        numbers = {queue: self._broker.services.numbering.number(position) for queue, position in positions.items()}
+        for queue in topic.partitions:
+            feed = self._broker.feed_of(group, topic, queue)
+            if feed is not None and feed.is_held and feed.committed is not None:
+                numbers[queue] = feed.committed
+        return numbers
 
 
 def _offset(request: Command, offset: int) -> Command:

@@ -146,6 +146,7 @@ class QueuePull:
         if self.state is PullState.FREE:
             self.state = PullState.WAITING
         moves, limit = self._moves, asyncio.timeout(self._hold_s(header))
+        status, number = Status.PULL_NOT_FOUND, header.queue_offset
         self._waiting[limit] = None
         try:
             async with limit:
@@ -154,11 +155,13 @@ class QueuePull:
                     del found  # there may be many such pulls
                     found = await self._read_with_room(header)
         except TimeoutError:
-            status, number = Status.PULL_NOT_FOUND, header.queue_offset
+            pass
         except MovedError as moved:
             status, number = Status.PULL_OFFSET_MOVED, moved.number
         else:
-            return self._answer(request, found, tags)
+            if moves == self._moves or not self._can_move:
+                return self._answer(request, found, tags)
+            # the client has to learn of the move, and reads these messages again
         finally:
             del self._waiting[limit]
             if not self._waiting and self.state is PullState.WAITING:
@@ -178,6 +181,8 @@ class QueuePull:
 
     async def _read(self, header: PullHeader) -> Slice:
         """Wait for messages. Raises MovedError, TimeoutError if there are none and the client does not wait, ClusterError."""
+        if not header.sys_flag & PullFlag.SUSPEND and self._broker.is_expected(self.link, self.key.group):
+            raise TimeoutError  # its heartbeat may be 30 s away, or never come
         await self._broker.wait_for_heartbeat(self.link, self.key.group)
         if not self._is_shared():
             self.feed = None
@@ -393,6 +398,8 @@ class Pulls:
                 raise CodedRefusal(f"a client pulls at most {MAX_QUEUES} queues", Status.SYSTEM_BUSY)
             if not link.alive:
                 return
+            has_filter = bool(header.sys_flag & PullFlag.SUBSCRIPTION)
+            self._broker.clients.expect_heartbeat(link, key.group, has_filter=has_filter)
             pull = pulls.setdefault(key, QueuePull(self._broker, link, key, topic))
         try:
             answer = await pull.serve(request, header, tags)
@@ -416,14 +423,7 @@ class Pulls:
                 text = f"no member of group {header.consumer_group} has sent a heartbeat"
                 raise CodedRefusal(text, Status.SUBSCRIPTION_NOT_EXIST)
             subscription = next(
-                (
-                    each
-                    for member in group.members.values()
-                    if member.link is link
-                    for each in member.data.subscriptions
-                    if each.topic == header.topic
-                ),
-                None,
+                (each for member in group.at(link) for each in member.data.subscriptions if each.topic == header.topic), None
             ) or group.subscriptions.get(header.topic)
             if subscription is None:
                 text = f"group {header.consumer_group} has not subscribed to topic {header.topic}"

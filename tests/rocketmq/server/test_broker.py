@@ -1,11 +1,14 @@
 """What all connections share: topics, commits and resets."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from mqbridge.errors import RequestRefused
 from mqbridge.rocketmq.server import broker as module
+from mqbridge.rocketmq.server import group_membership
+from mqbridge.rocketmq.server.group_membership import BackingMembershipState
 from mqbridge.rocketmq.server.refusals import CodedRefusal, status_of
 from mqbridge.rocketmq.wire.codes import Status
 from tests.rocketmq.server.serving import GROUP, PULL_FREE, PULL_HELD, bodies_of, rounds, serving, until
@@ -174,6 +177,68 @@ async def test_a_retry_topic_that_cannot_be_made_does_not_keep_a_group_from_its_
         await client.join("t", "%RETRY%g")
         assert bodies_of(await client.read(0, sys_flag=PULL_HELD)) == [b"a"]
         assert served.broker.membership_problem(GROUP) is None
+
+
+async def test_a_group_whose_retry_topic_is_made_slowly_is_joined_for_the_members_that_it_has_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving(owns_groups=False) as served:
+        first, second = await served.connect("1"), await served.connect("2")
+        await first.store(b"a")
+        released = asyncio.Event()
+        create = served.listener.topics.create
+
+        async def held(*args: Any, **values: Any) -> Any:
+            await released.wait()
+            return await create(*args, **values)
+
+        monkeypatch.setattr(served.listener.topics, "create", held)
+        await first.join("t", "%RETRY%g")
+        await first.leave()
+        await second.join("t", "%RETRY%g")
+        released.set()
+        assert bodies_of(await second.read(0, sys_flag=PULL_HELD, suspend_timeout_millis=5_000)) == [b"a"]
+
+
+@pytest.mark.parametrize("exists", [True, False])
+async def test_nothing_is_kept_of_a_group_without_members_that_is_not_joined(
+    exists: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_membership, "LINGER_S", 0.0)
+    async with serving(owns_groups=False) as served:
+        client = await served.connect()
+        if exists:
+            await served.create()
+        await client.join("t")
+        wanted = BackingMembershipState.IN if exists else BackingMembershipState.OUT
+        await until(lambda: served.broker._memberships[GROUP].state is wanted)
+        if exists:
+            await client.join()  # it has ended its subscription, and then its membership
+            await until(lambda: served.broker._memberships[GROUP].state is BackingMembershipState.OUT)
+        await client.leave()
+        await until(lambda: not served.broker._memberships)
+
+
+async def test_nothing_is_kept_of_pulls_that_have_waited_for_their_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(owns_groups=False) as served:
+        client, member = await served.connect("1"), await served.connect("2")
+        await client.store(b"a")
+        await served.create()
+
+        def pull(group: str, hold_ms: int) -> int:
+            flags = PULL_FREE | PULL_HELD | COMMIT
+            return client.start_pull(1, consumer_group=group, sys_flag=flags, commit_offset=1, suspend_timeout_millis=hold_ms)
+
+        waiting = [pull(f"g{index}", 1) for index in range(5)]
+        for each in waiting:
+            assert (await client.answer(each)).code == Status.PULL_NOT_FOUND
+        assert served.broker._signals == {}, "they have waited long enough"
+        short, _ = pull("g0", 500), pull("g0", 15_000)
+        await client.answer(short)
+        assert [signal.waiting for signal in served.broker._signals.values()] == [1]
+        await member.join("t", group="g0")
+        await client.close()
+        await until(lambda: served.broker._signals == {})
 
 
 async def test_nobody_joins_groups_that_the_gateway_keeps_itself() -> None:

@@ -27,8 +27,8 @@ from tests.rocketmq.server.serving import GROUP, rounds, serving, until
 class FakeLink:
     """A connection that notes what it is told."""
 
-    def __init__(self, name: str = "link") -> None:
-        self.name, self.alive = name, True
+    def __init__(self, name: str = "link", host: str = "10.0.0.1") -> None:
+        self.name, self.alive, self.peer = name, True, f"{host}:1234"
         self.told: list[str] = []
 
     def notify(self, code: int, header: GroupHeader, body: bytes = b"") -> None:
@@ -89,16 +89,68 @@ async def test_members_are_told_when_a_subscription_changes(changed: ConsumerDat
     assert (first.take(), second.take()) == ([GROUP], [GROUP])
 
 
-async def test_members_are_told_when_a_client_comes_with_another_connection() -> None:
-    followed, first, second = Followed(), FakeLink(), FakeLink()
+async def test_clients_with_one_id_are_members_each_and_their_id_is_named_once() -> None:
+    """So do processes that have the same host and number, as in containers, or a client whose old connection ends late."""
+    followed, first, second = Followed(), FakeLink("1"), FakeLink("2")
     followed.beat(first, "1", consumer("t"))
     first.take()
-    followed.beat(second, "1", consumer("t"))
-    assert (first.take(), second.take()) == ([], [GROUP])
+    followed.beat(second, "1", consumer("u"))
+    assert (first.take(), second.take()) == ([GROUP], [GROUP])
+    group = followed.group
+    for link, topic in ((first, "t"), (second, "u")):
+        assert group.shares(link, topic)  # type: ignore[arg-type]
+        assert group.is_passive(link)  # type: ignore[arg-type]
+        assert not followed.clients.is_expected(link, GROUP)  # type: ignore[arg-type]
+    assert group.shared_topics == {"t", "u"}
+    assert list(group.members) == ["1"]
+    assert group.members["1"].link is second, "the one that was heard last"
+    assert len(group.connected) == 2
+    for _ in range(2):
+        followed.beat(first, "1", consumer("t"))
+        followed.beat(second, "1", consumer("u"))
+    assert (first.take(), second.take()) == ([], []), "nothing has changed"
     followed.clients.drop(first)  # type: ignore[arg-type]
-    assert list(followed.group.members) == ["1"], "its old connection has ended later"
-    assert not followed.group.shares(first, "t")  # type: ignore[arg-type]
-    assert followed.group.shares(second, "t")  # type: ignore[arg-type]
+    assert (first.take(), second.take()) == ([], [GROUP])
+    assert (list(group.members), list(group.connected)) == (["1"], [("1", second)])
+    assert not group.shares(first, "t")  # type: ignore[arg-type]
+    assert group.shares(second, "u")  # type: ignore[arg-type]
+
+
+async def test_a_client_that_leaves_does_not_take_another_one_with_its_id_along() -> None:
+    followed, first, second = Followed(), FakeLink("1"), FakeLink("2")
+    for link in (first, second):
+        followed.beat(link, "1", consumer("t"), producers=("p",))
+    followed.clients.unregister("1", "p", GROUP, second)  # type: ignore[arg-type]
+    assert followed.group.shares(first, "t")  # type: ignore[arg-type]
+    assert not followed.group.shares(second, "t")  # type: ignore[arg-type]
+    assert followed.group.members["1"].link is first
+    assert followed.clients.producer_links("p") == [first]
+    assert followed.clients.link_of("1") is first
+    followed.clients.unregister("1", "p", GROUP, second)  # type: ignore[arg-type]
+    assert followed.producers == [("p", True)]
+    followed.clients.unregister("1", "p", GROUP, first)  # type: ignore[arg-type]
+    assert (followed.clients.consumers, followed.clients.producers) == ({}, {})
+    assert followed.producers == [("p", True), ("p", False)]
+
+
+async def test_a_producer_with_the_id_of_another_stays_when_that_is_gone() -> None:
+    followed, first, second = Followed(), FakeLink("1"), FakeLink("2")
+    for link in (first, second):
+        followed.beat(link, "1", producers=("p",))
+    assert followed.clients.producer_links("p") == [first, second]
+    followed.clients.drop(second)  # type: ignore[arg-type]
+    assert followed.clients.producer_links("p") == [first]
+    assert list(followed.clients.producers["p"]) == ["1"]
+    assert followed.producers == [("p", True)]
+
+
+async def test_a_reply_goes_to_the_connection_of_its_client_that_is_alive() -> None:
+    followed, first, second = Followed(), FakeLink("1"), FakeLink("2")
+    for link in (first, second):
+        followed.beat(link, "1", producers=("p",))
+    assert followed.clients.link_of("1") is second
+    second.alive = False
+    assert followed.clients.link_of("1") is first
 
 
 async def test_two_members_at_one_connection_are_told_once() -> None:
@@ -195,6 +247,84 @@ async def test_a_client_that_has_left_was_a_member_as_long_as_it_is_connected() 
     assert followed.groups == [GROUP, GROUP]
     assert followed.clients.was_member(link, GROUP)  # type: ignore[arg-type]
     assert not followed.clients.was_member(link, "h")  # type: ignore[arg-type]
+
+
+async def test_a_member_whose_connection_was_lost_is_expected_at_the_same_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: now)
+    followed, first, second, late = Followed(), FakeLink("1"), FakeLink("2"), FakeLink("3")
+    clients: Any = followed.clients
+
+    def is_expected(link: FakeLink, group: str = GROUP) -> bool:
+        clients.expect_heartbeat(link, group, has_filter=True)
+        assert clients.is_returning(link, group) == clients.is_expected(link, group)
+        return clients.is_expected(link, group)
+
+    followed.beat(first, "1", consumer("t"), consumer(group="reader"), consumer("t", group="casts", message_model=BROADCASTING))
+    assert not is_expected(second), "it is still there"
+    clients.drop(first)
+    assert is_expected(second)
+    assert not is_expected(FakeLink("4", host="10.0.0.2"))
+    assert [is_expected(second, group) for group in ("h", "reader", "casts")] == [False] * 3, "they have shared nothing"
+    now += module.RECONNECT_S
+    assert is_expected(second), "it has a while to send its heartbeat"
+    assert not is_expected(late)
+    now += module.HEARTBEAT_S - module.RECONNECT_S
+    assert not is_expected(second), "it has none"
+    clients._remove_expired()
+    assert clients._gone == {}
+    clients.stop()
+
+
+@pytest.mark.parametrize("group", [GROUP, "h"])
+async def test_a_client_is_not_expected_any_more_once_it_has_sent_a_heartbeat(group: str) -> None:
+    followed, first, second = Followed(), FakeLink("1"), FakeLink("2")
+    clients: Any = followed.clients
+    found: list[str] = []
+    clients.on_not_expected = found.append
+    followed.beat(first, "1", consumer("t"))
+    clients.drop(first)
+    clients.expect_heartbeat(second, GROUP, has_filter=True)
+    followed.beat(second, "1", consumer("t", group=group))
+    assert not clients.is_expected(second, GROUP)
+    assert found == [GROUP]
+    clients.expect_heartbeat(second, GROUP, has_filter=False)
+    assert clients.is_expected(second, GROUP) is False, "it has told all of its groups"
+    clients.drop(second)
+    assert (clients._expected, clients._heard) == ({}, set())
+
+
+async def test_who_leaves_its_group_is_not_expected() -> None:
+    followed, first, second = Followed(), FakeLink("1"), FakeLink("2")
+    clients: Any = followed.clients
+    followed.beat(first, "1", consumer("t"))
+    clients.unregister("1", None, GROUP, first)
+    clients.drop(first)
+    clients.expect_heartbeat(second, GROUP, has_filter=True)
+    assert not clients.is_expected(second, GROUP)
+
+
+async def test_a_client_whose_pull_has_no_filter_is_expected() -> None:
+    """Its filter is that of its heartbeat."""
+    followed, link = Followed(), FakeLink()
+    clients: Any = followed.clients
+    clients.expect_heartbeat(link, "x" * 256, has_filter=False)
+    clients.expect_heartbeat(link, GROUP, has_filter=False)
+    assert clients.is_expected(link, GROUP)
+    assert not clients.is_expected(link, "x" * 256)
+
+
+async def test_few_lost_members_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_GONE", 2)
+    followed, link = Followed(), FakeLink("new", host="0")
+    clients: Any = followed.clients
+    for group in ("a", "b", "a", "c"):
+        lost = FakeLink(host="0")
+        followed.beat(lost, "1", consumer("t", group=group))
+        clients.drop(lost)
+    assert [group for group in "abc" if clients.is_returning(link, group)] == ["a", "c"]
+    assert len(clients._gone) == 2
 
 
 async def test_clients_without_heartbeats_are_no_members_any_more(monkeypatch: pytest.MonkeyPatch) -> None:

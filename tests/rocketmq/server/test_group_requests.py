@@ -55,6 +55,20 @@ async def test_a_client_leaves_its_producer_group_and_its_consumer_group() -> No
         assert (await client.ask(Code.UNREGISTER_CLIENT, UnregisterHeader("1", "p", GROUP))).code == 0
 
 
+async def test_clients_with_one_id_are_named_once_and_leave_by_themselves() -> None:
+    async with serving() as served:
+        first, second = await served.connect("1"), await served.connect("1")
+        for client in (first, second):
+            await client.join("t")
+            await client.produce("p")
+        answer = await first.ask(Code.GET_CONSUMER_LIST_BY_GROUP, GroupHeader(GROUP))
+        assert ConsumerList.decode(answer.body).client_ids == ("1",)
+        assert (await first.ask(Code.UNREGISTER_CLIENT, UnregisterHeader("1", "p", GROUP))).code == 0
+        assert len(served.broker.clients.consumers[GROUP].connected) == len(served.broker.clients.producer_links("p")) == 1
+        assert (await second.ask(Code.UNREGISTER_CLIENT, UnregisterHeader("1", "p", GROUP))).code == 0
+        assert (served.broker.clients.producers, served.broker.clients.consumers) == ({}, {})
+
+
 async def test_a_heartbeat_that_cannot_be_read_is_refused() -> None:
     async with serving() as served:
         client = await served.connect()

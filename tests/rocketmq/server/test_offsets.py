@@ -1,11 +1,15 @@
 """Requests about offsets."""
 
+import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from mqbridge.message import Unit
+from mqbridge.listener.topics import ListenedTopic
+from mqbridge.message import Position, Unit
 from mqbridge.rocketmq.mapping.sent_units import unit_of_message
+from mqbridge.rocketmq.server import group_membership
 from mqbridge.rocketmq.server import offsets as module
 from mqbridge.rocketmq.server.support import NOT_MANAGED
 from mqbridge.rocketmq.wire.bodies.groups import ACTIVELY, BROADCASTING, FROM_LAST
@@ -274,6 +278,52 @@ async def test_late_commits_of_a_member_that_has_connected_again_go_forwards_onl
         assert await client.committed() == 2
 
 
+async def test_a_client_that_commits_before_its_first_pull_moves_no_group_back() -> None:
+    """A member that has connected again may be throttled, and then its timer commits before it pulls."""
+    async with serving(owns_groups=False, manage=True) as served:
+        other, client = await served.connect("1"), await served.connect("2")
+        await join_with(served, other, b"a", b"b", b"c")
+        await other.commit(2)
+        answer = await client.commit(1)
+        assert (answer.code, answer.remark) == (Status.SYSTEM_ERROR, "group g has consumers here: only a reset moves it back")
+        assert await other.committed() == 2
+        assert [(await client.commit(offset)).code for offset in (2, 3)] == [0, 0]
+        assert await other.committed() == 3
+
+
+async def test_a_commit_moves_no_group_back_while_its_lane_is_held() -> None:
+    """The lane of a group without members is kept for a while, because clients come back."""
+    async with serving(owns_groups=False, manage=True) as served:
+        client, stranger = await served.connect("1"), await served.connect("2")
+        await join_with(served, client, b"a", b"b", b"c")
+        await client.commit(2)
+        await client.leave()
+        assert (await stranger.commit(1)).code == Status.SYSTEM_ERROR
+        assert await stranger.committed() == 2
+
+
+async def test_a_tool_moves_a_group_without_members_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_membership, "LINGER_S", 0.0)
+    async with serving(owns_groups=False, manage=True) as served:
+        client, tool = await served.connect("1"), await served.connect("2")
+        await join_with(served, client, b"a", b"b", b"c")
+        await client.commit(3)
+        await client.leave()
+        await until(lambda: GROUP not in served.broker._memberships)
+        assert (await tool.commit(1)).code == 0
+        assert await tool.committed() == 1
+
+
+async def test_a_tool_moves_a_group_back_whose_members_assign_themselves_queues() -> None:
+    async with serving(owns_groups=False, manage=True) as served:
+        client, tool = await served.connect("1"), await served.connect("2")
+        await client.store(b"a", b"b", b"c")
+        await client.join(consume_type=ACTIVELY)
+        await client.commit(3)
+        assert (await tool.commit(1)).code == 0
+        assert await tool.committed() == 1
+
+
 @pytest.mark.parametrize("manage", [True, False])
 async def test_late_commits_in_a_queue_of_another_gateway_go_forwards_only(manage: bool) -> None:
     async with serving(owns_groups=False, manage=manage) as served:
@@ -284,6 +334,74 @@ async def test_late_commits_in_a_queue_of_another_gateway_go_forwards_only(manag
         for offset, committed in ((2, 2), (1, 2), (3, 3)):
             assert (await client.commit(offset)).code == 0
             assert await client.committed() == committed
+
+
+class HeldMoves:
+    """Moves of groups in the cluster that wait until they are released."""
+
+    def __init__(self, served: RocketMQServing, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.offsets: list[dict[int, int]] = []
+        self.released = asyncio.Event()
+        move = served.listener.groups.move
+
+        async def held(topic: ListenedTopic, group: str, positions: Mapping[int, Position]) -> None:
+            self.offsets.append({queue: position[0] for queue, position in positions.items()})
+            await self.released.wait()
+            await move(topic, group, positions)
+
+        monkeypatch.setattr(served.listener.groups, "move", held)
+
+
+def start_commit(client: RawRemotingClient, offset: int, queue: int = 0) -> int:
+    return client.start(Code.UPDATE_CONSUMER_OFFSET, module.UpdateOffsetHeader(GROUP, "t", queue, offset))
+
+
+async def test_late_commits_at_the_same_time_end_at_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is compared with what is committed once those before are stored."""
+    monkeypatch.setattr(group_membership, "LINGER_S", 0.0)
+    async with serving(owns_groups=False, manage=False) as served:
+        members = [await served.connect(name) for name in ("1", "2", "3")]
+        await join_with(served, members[0], b"a", b"b", b"c")
+        for member in members:
+            await member.join("t")
+        for member in members:
+            await member.leave()
+        await until(lambda: GROUP not in served.broker._memberships)
+        moves = HeldMoves(served, monkeypatch)
+        commits = [(members[0], start_commit(members[0], 2))]
+        await until(lambda: len(moves.offsets) == 1)
+        for member, offset in zip(members, (0, 3, 1), strict=True):
+            commits.append((member, start_commit(member, offset)))
+            await member.settle()
+            await member.committed()  # the commit has been compared if it does not wait
+        moves.released.set()
+        for member, commit in commits:
+            assert (await member.answer(commit)).code == 0
+        assert await members[0].committed() == 3
+        assert moves.offsets == [{0: 2}, {0: 3}]
+        offsets = served.server._handlers[Code.UPDATE_CONSUMER_OFFSET].__self__  # type: ignore[attr-defined]
+        assert (offsets._commits, len(offsets._moving)) == ({}, 0)
+
+
+async def test_a_late_commit_behind_a_move_of_a_tool_at_the_same_time_does_not_undo_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_membership, "LINGER_S", 0.0)
+    async with serving(owns_groups=False, manage=True) as served:
+        client, tool = await served.connect("1"), await served.connect("2")
+        await join_with(served, client, b"a", b"b", b"c")
+        await client.commit(1)
+        await client.leave()
+        await until(lambda: GROUP not in served.broker._memberships)
+        moves = HeldMoves(served, monkeypatch)
+        commits = [(tool, start_commit(tool, 2))]
+        await until(lambda: len(moves.offsets) == 1)
+        for sender, offset in ((tool, 3), (client, 2), (tool, 0), (client, 0)):
+            commits.append((sender, start_commit(sender, offset)))
+            await sender.settle()
+        moves.released.set()
+        for sender, commit in commits:
+            assert (await sender.answer(commit)).code == 0
+        assert moves.offsets == [{0: 2}, {0: 0}]
+        assert await client.committed() == 0
 
 
 async def test_a_stranger_does_not_move_a_group_that_has_members() -> None:

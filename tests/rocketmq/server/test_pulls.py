@@ -8,9 +8,11 @@ import pytest
 
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.listener import backing_groups, queue_feed
+from mqbridge.listener.numbered import Slice
 from mqbridge.listener.topics import ListenedTopic
 from mqbridge.message import Message, Unit
 from mqbridge.rocketmq.mapping.sent_units import unit_of_message
+from mqbridge.rocketmq.server import clients
 from mqbridge.rocketmq.server import pulls as module
 from mqbridge.rocketmq.server.pulls import PullState, QueuePull
 from mqbridge.rocketmq.server.support import NO_SQL
@@ -394,6 +396,105 @@ async def test_a_member_that_has_connected_again_waits_until_its_heartbeat() -> 
         assert bodies_of(decode_records((await client.answer(waiting)).body)) == [b"b", b"c"]
 
 
+async def test_a_pull_that_commits_waits_for_the_heartbeat_although_its_topic_is_not_known(tmp_path: Path) -> None:
+    """As after a restart of the gateway: clients know the queues from before."""
+    async with log_cluster(tmp_path) as cluster:
+        async with gateway(cluster, tmp_path, "1", owns_groups=False) as before:
+            await (await before.connect()).store(b"a", b"b")
+        async with gateway(cluster, tmp_path, "2", owns_groups=False) as served:
+            client = await served.connect()
+            waiting = client.start_pull(0, sys_flag=HELD_COMMITTING)
+            await until_waiting(served)
+            assert served.broker.is_expected(next(iter(served.server._connections)), GROUP)
+            await client.join("t")
+            assert bodies_of(decode_records((await client.answer(waiting)).body)) == [b"a", b"b"]
+            topic = await served.broker.readable_topic("t")
+            feed = served.broker.feed_of(GROUP, topic, 0)
+            assert feed is not None
+            assert feed.next == 2, "they were handed out by the lane"
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "flag"),
+    [
+        (ACTIVELY, Code.LITE_PULL_MESSAGE, HELD_FREE),
+        (PASSIVELY, Code.PULL_MESSAGE, HELD_FREE),
+        (PASSIVELY, Code.PULL_MESSAGE, PULL_HELD),
+    ],
+    ids=["lite", "push in C++", "push in Java"],
+)
+async def test_a_member_that_has_connected_again_and_has_committed_nothing_waits_until_its_heartbeat(
+    kind: str, code: int, flag: int
+) -> None:
+    """Its pulls carry no commit: clients of this kind never do that, or have nothing to commit yet."""
+    async with serving(owns_groups=False, manage=False) as served:
+        other, client = await served.connect("1"), await served.connect("2")
+        await client.store(b"a", b"b", b"c")
+        await other.join("t", consume_type=kind)
+        await client.join("t", consume_type=kind)
+        assert bodies_of(await client.read(0, code=code, sys_flag=flag, max_msg_nums=1)) == [b"a"]
+        await client.close()
+        await until(lambda: len(served.broker.clients.consumers[GROUP].connected) == 1)
+        client = await served.connect("2")
+        assert (await client.commit(1)).code == 0
+        assert await other.committed() == 1
+        waiting = client.start_pull(1, code=code, sys_flag=flag)
+        await until_waiting(served)
+        assert bodies_of(await other.read(1, code=code, sys_flag=flag, max_msg_nums=1)) == [b"b"]
+        assert not client.has(waiting)
+        await client.join("t", consume_type=kind)
+        assert bodies_of(decode_records((await client.answer(waiting)).body)) == [b"b", b"c"]
+
+
+async def test_a_pull_that_may_not_wait_is_answered_before_the_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_HOLD_S", 3600.0)
+    async with serving(owns_groups=False) as served:
+        client = await served.connect()
+        await client.store(b"a")
+        await client.join("t")
+        await client.leave()
+        assert told(await client.pull(0, sys_flag=PULL_FREE)) == (NOT_FOUND, 0)
+        await client.join("t")
+        assert bodies_of(await client.read(0, sys_flag=PULL_FREE)) == [b"a"]
+
+
+async def test_a_client_that_is_expected_and_sends_another_heartbeat_reads_by_position() -> None:
+    async with serving(owns_groups=False) as served:
+        lost, reader = await served.connect("1"), await served.connect("2")
+        await lost.store(b"a", b"b")
+        await lost.join("t")
+        await lost.close()
+        await until(lambda: not served.broker.clients.consumers)
+        waiting = reader.start_pull(0, sys_flag=HELD_FREE)
+        await until_waiting(served)
+        await reader.join("t", group="other")
+        assert bodies_of(decode_records((await reader.answer(waiting)).body)) == [b"a", b"b"]
+
+
+async def test_a_client_that_is_expected_and_sends_no_heartbeat_reads_by_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "HEARTBEAT_S", 0.05)
+    async with serving(owns_groups=False) as served:
+        lost, reader = await served.connect("1"), await served.connect("2")
+        await lost.store(b"a", b"b")
+        await lost.join("t")
+        await lost.close()
+        await until(lambda: not served.broker.clients.consumers)
+        assert bodies_of(await reader.read(0, sys_flag=HELD_FREE)) == [b"a", b"b"]
+
+
+async def test_both_of_two_members_with_one_id_get_messages() -> None:
+    """Both read the same queues, as with brokers."""
+    async with serving(owns_groups=False) as served:
+        first, second = await served.connect("same"), await served.connect("same")
+        await first.store(b"a", b"b", b"c")
+        await first.join("t")
+        assert bodies_of(await first.read(0, sys_flag=PULL_HELD, max_msg_nums=1)) == [b"a"]
+        await second.join("t")
+        for client in (first, second):
+            assert bodies_of(await client.read_all(2, offset=1, sys_flag=PULL_HELD, suspend_timeout_millis=500)) == [b"b", b"c"]
+        assert served.server.counts.consumers == 2
+
+
 async def test_only_members_commit_with_their_pulls() -> None:
     async with serving(owns_groups=False) as served:
         member, stranger = await served.connect("1"), await served.connect("2")
@@ -595,6 +696,38 @@ async def test_a_cpp_client_that_waits_is_told_by_a_request_that_its_group_was_m
         assert (await client.answer(waiting)).code == NOT_FOUND
         request = await client.pushed(Code.RESET_CONSUMER_CLIENT_OFFSET)
         assert ResetOffsets.decode(request.body).offsets == {Queue("t", "mqbridge-app", 0): 0}
+
+
+@pytest.mark.parametrize("language", ["JAVA", "CPP"])
+@pytest.mark.parametrize("owns_groups", [True, False])
+async def test_a_pull_that_has_found_messages_when_its_group_is_moved_tells_the_client(
+    owns_groups: bool, language: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(owns_groups=owns_groups) as served:
+        client = await served.connect("c", language)
+        await client.store(b"a")
+        await client.join("t")
+        await client.read(0, sys_flag=HELD_FREE)
+        await client.commit(1)
+        (pull,) = pulls_of(served)
+        read = pull._read
+
+        async def read_and_move(header: module.PullHeader) -> Slice:
+            found = await read(header)
+            pull.on_moved()
+            return found
+
+        monkeypatch.setattr(pull, "_read", read_and_move)
+        waiting = client.start_pull(1, sys_flag=HELD_FREE)
+        await until_waiting(served)
+        await client.store(b"b")
+        answer = await client.answer(waiting)
+        if language == "JAVA":
+            assert told(answer) == (MOVED, 1)
+        else:
+            assert bodies_of(decode_records(answer.body)) == [b"b"]
+            request = await client.pushed(Code.RESET_CONSUMER_CLIENT_OFFSET)
+            assert ResetOffsets.decode(request.body).offsets == {Queue("t", "mqbridge-app", 0): 1}
 
 
 async def test_a_loss_at_the_end_of_a_pull_is_no_error() -> None:
