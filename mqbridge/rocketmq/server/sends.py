@@ -23,7 +23,6 @@ from enum import Enum
 from typing import NamedTuple
 
 from mqbridge.adapter.formats import batch_of_units
-from mqbridge.delivery.deadletter import as_cluster_error
 from mqbridge.errors import ClusterError, Failure
 from mqbridge.listener.publisher import Publication, Publisher, Stored
 from mqbridge.listener.publisher import State as PublisherState
@@ -143,7 +142,7 @@ class SendQueue:
             self.publish(waiting)
         except Exception as error:  # these clients get it, and the sends of other queues go on
             log.exception("sends to %s/%d failed unexpectedly", self.topic.name, self.queue)
-            _fail(waiting, as_cluster_error(error))
+            _fail(waiting, ClusterError(repr(error), Failure.FATAL))
 
     def publish(self, sends: Sequence[PendingSend], deliver_at: int | None = None) -> None:
         """Store messages, and call back with the result, or when it has taken too long."""
@@ -203,8 +202,8 @@ class SendRequests:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._loop: asyncio.AbstractEventLoop
-        """The running loop, stored by `start`."""
+        self._loop = asyncio.get_running_loop()
+        """The running loop, stored because `get_running_loop` costs a system call."""
         self._queues: dict[tuple[str, int], SendQueue] = {}
         """By the topic's name for clients, and the queue."""
         self._opening: dict[tuple[str, int], asyncio.Task[SendQueue]] = {}
@@ -223,7 +222,6 @@ class SendRequests:
 
     def start(self) -> None:
         """Begin to look for queues that nobody sends to."""
-        self._loop = asyncio.get_running_loop()
         self._sweep = self._loop.call_later(SWEEP_S, self._close_idle)
 
     def stop(self) -> None:

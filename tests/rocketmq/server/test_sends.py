@@ -116,7 +116,7 @@ async def test_a_message_without_a_unique_id_gets_one() -> None:
         assert find(records[0].properties, "k") == "v"
 
 
-def test_a_property_string_without_an_end_gets_one_before_the_id() -> None:
+async def test_a_property_string_without_an_end_gets_one_before_the_id() -> None:
     requests = module.SendRequests(None)  # type: ignore[arg-type]
     assert requests.with_id(b"a\x01b").startswith(b"a\x01b\x02UNIQ_KEY\x01")
     assert requests.with_id(b"a\x01b\x02").startswith(b"a\x01b\x02UNIQ_KEY\x01")
