@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.inbound import InboundSpec, Sharing, Start
 from mqbridge.adapter.outbound import Outbound, OutboundSpec
+from mqbridge.adapter.receipt import Receipt
 from mqbridge.errors import ClusterError, GapError, MqbridgeError
 from mqbridge.groups.membership import RunLane, SharedMembership
-from mqbridge.listener.limits import LANE_BYTES, limited
+from mqbridge.listener.limits import LANE_BYTES, InFlightBytes, limited
 from mqbridge.listener.parking import RELEASE_WAIT_S, parking_name
 from mqbridge.message import Batch, Message, Position, Share
 from mqbridge.net.backoff import Backoff
@@ -27,14 +28,16 @@ APPEND_S = 30.0
 class InternalTopic:
     """See the module. Call `close` at the end."""
 
-    def __init__(self, cluster: Cluster, name: str, member: str) -> None:
+    def __init__(self, cluster: Cluster, name: str, member: str, in_flight: InFlightBytes) -> None:
         """`name` is the topic's name before it is escaped for the cluster; `member` names this gateway for operators.
+
+        `in_flight` counts the bytes of messages that are being stored.
 
         The group that reads it has the same name: on some systems, all members of a group have to read the same topics.
         """
         self.name = parking_name(cluster.capabilities.topic_name, name)
         self._group = parking_name(cluster.capabilities.group_name, name)
-        self._cluster, self._member = cluster, member
+        self._cluster, self._member, self._in_flight = cluster, member, in_flight
         self._outbound: Outbound | None = None
         self._opening: asyncio.Task[Outbound] | None = None
         """The task that opens the outbound; it goes on if those that wait for it give up."""
@@ -66,19 +69,40 @@ class InternalTopic:
     async def append(self, messages: Sequence[Message]) -> Sequence[Position]:
         """Store messages, and return their positions. Raises ClusterError if one is not stored, and after `close`."""
         outbound = await self._opened()
+        send = self._send(outbound, Batch.of(messages))
         try:
             async with asyncio.timeout(APPEND_S):
-                receipt = await outbound.send(0, Share(Batch.of(messages)))
+                receipt = await asyncio.shield(send)
         except TimeoutError:
             await self._drop(outbound)
             raise ClusterError(f"nothing was stored in {self.name} within {APPEND_S:g} s") from None
         except ClusterError:
             await self._drop(outbound)
             raise
+        except asyncio.CancelledError:
+            outbound.withdraw([send])
+            raise
         if receipt.failures:
             failure = receipt.failures[0]
             raise ClusterError(f"{self.name}: {failure.reason}", failure.failure_kind)
         return receipt.positions
+
+    def _send(self, outbound: Outbound, batch: Batch) -> "asyncio.Future[Receipt]":
+        """Send a batch. Its bytes are in flight until the outbound has done with it, even if the caller gives up before."""
+        self._in_flight.add(batch.held_bytes)
+        try:
+            send = outbound.send(0, Share(batch))
+        except BaseException:
+            self._in_flight.release(batch.held_bytes)
+            raise
+
+        def on_done(send: "asyncio.Future[Receipt]") -> None:
+            self._in_flight.release(batch.held_bytes)
+            if not send.cancelled():
+                send.exception()  # nobody may wait for it any more
+
+        send.add_done_callback(on_done)
+        return send
 
     async def _opened(self) -> Outbound:
         """Return the outbound, once it is open. Raises ClusterError."""
@@ -107,8 +131,9 @@ class InternalTopic:
 
     async def _drop(self, outbound: Outbound) -> None:
         """Close an outbound that has failed; the next append opens another one."""
-        if self._outbound is outbound:
-            self._outbound = None
+        if self._outbound is not outbound:
+            return  # another append has failed with it, too
+        self._outbound = None
         await outbound.close(asyncio.get_running_loop().time() + 1.0)
 
     # --- reading ----------------------------------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ class Listener:
                 deduplicates=settings.deduplicate,
                 memory=self.unacknowledged,
                 delays=lambda: cluster.capabilities.delay,
-                internal_topic=lambda end: InternalTopic(cluster, f"{settings.parking}-{end}", member),
+                internal_topic=lambda end: InternalTopic(cluster, f"{settings.parking}-{end}", member, self.in_flight),
                 advertise=settings.advertise,
                 port=lambda: self.port.port,
             )

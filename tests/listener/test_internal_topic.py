@@ -14,6 +14,7 @@ from mqbridge.errors import ClusterError, Failure, GapError
 from mqbridge.listener import internal_topic as internal_topic_module
 from mqbridge.listener import limits as limits_module
 from mqbridge.listener.internal_topic import InternalTopic
+from mqbridge.listener.limits import InFlightBytes
 from mqbridge.listener.parking import RELEASE_WAIT_S
 from mqbridge.message import Batch, Message
 from mqbridge.net.backoff import Backoff
@@ -30,7 +31,7 @@ class Follower:
     """A gateway that follows the topic."""
 
     def __init__(self, bench: Listened, member: str) -> None:
-        self.topic = InternalTopic(bench.cluster, NAME, member)
+        self.topic = InternalTopic(bench.cluster, NAME, member, bench.in_flight)
         self.received: list[bytes | None] = []
         self.lanes = 0
 
@@ -52,6 +53,7 @@ class InternalBench(Listened):
     def __init__(self) -> None:
         super().__init__("internal-topic")
         self.followers: list[Follower] = []
+        self.in_flight = InFlightBytes(1 << 20)
 
     def follower(self, member: str = "gateway") -> Follower:
         self.followers.append(Follower(self, member))
@@ -71,6 +73,7 @@ async def bench() -> AsyncIterator[InternalBench]:
         await follower.topic.close()
     assert made.cluster.open_outbounds == made.cluster.members(NAME) == made.readers(NAME) == 0
     await made.close()
+    assert made.in_flight.used == 0
 
 
 def messages(*payloads: bytes) -> list[Message]:
@@ -175,6 +178,22 @@ async def test_an_append_ends_at_its_deadline(bench: InternalBench, monkeypatch:
     monkeypatch.undo()
     await topic.append(messages(b"c"))
     assert bench.requests.calls["outbound"] == 2
+
+
+async def test_the_bytes_of_an_append_are_in_flight_until_the_cluster_has_answered(bench: InternalBench) -> None:
+    """Also if the caller has given up."""
+    topic = bench.follower().topic
+    await topic.append(messages(b"a"))
+    assert bench.in_flight.used == 0
+    bench.cluster.broker.faults.hold_receipts = True
+    appending = spawn(topic.append(messages(bytes(1000))), "append")
+    await until(lambda: bench.in_flight.used >= 1000)
+    await cancel(appending)
+    assert bench.in_flight.used >= 1000
+    bench.cluster.broker.release_receipts()
+    await until(lambda: bench.in_flight.used == 0)
+    bench.cluster.broker.faults.hold_receipts = False
+    assert await topic.append(messages(b"c")) == [(2,)]
 
 
 async def test_those_who_append_while_another_one_fails_use_the_new_outbound(

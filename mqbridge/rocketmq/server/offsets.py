@@ -11,6 +11,7 @@ made one after the other, by group and topic; those of another gateway may come 
 
 import asyncio
 import logging
+from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple
 
 from mqbridge.errors import MqbridgeError
@@ -217,6 +218,10 @@ class Offsets:
         commits, task = self._commits[key]
         commits[queue] = commit.after(commits.get(queue))
         return queue not in await asyncio.shield(task)
+
+    def moving(self, group: str, topic: ListenedTopic) -> AbstractAsyncContextManager[None]:
+        """Keep commits out of a block in which the group is moved: one that was compared before would undo that."""
+        return self._moving.hold((group, topic.name))
 
     async def _move_all(self, key: tuple[str, str], topic: ListenedTopic) -> frozenset[int]:
         """Make the commits that wait, and return the queues in which the group is ahead of them."""

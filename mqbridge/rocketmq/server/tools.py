@@ -309,7 +309,8 @@ class Tools:
         for pull in pulls:
             self._broker.begin_reset(pull.link, group, topic, pull.key.queue, targets[pull.key.queue])
         try:
-            await self._broker.services.groups.move(topic, group, positions)
+            async with self._offsets.moving(group, topic):
+                await self._broker.services.groups.move(topic, group, positions)
         except RequestRefused:
             for pull in pulls:
                 self._broker.end_reset(pull.link, group, topic, pull.key.queue)

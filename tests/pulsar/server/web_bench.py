@@ -141,7 +141,7 @@ class WebBench:
             "deduplicates": False,
             "memory": UnacknowledgedBytes(1 << 20),
             "delays": lambda: False,
-            "internal_topic": lambda end: InternalTopic(self.cluster, f"mqbridge-app-{end}", "test"),
+            "internal_topic": lambda end: InternalTopic(self.cluster, f"mqbridge-app-{end}", "test", InFlightBytes(1 << 20)),
             "advertise": None,
             "port": lambda: 6650,
         }

@@ -14,6 +14,7 @@ from mqbridge.rocketmq.server import offsets as module
 from mqbridge.rocketmq.server.support import NOT_MANAGED
 from mqbridge.rocketmq.wire.bodies.groups import ACTIVELY, BROADCASTING, FROM_LAST
 from mqbridge.rocketmq.wire.codes import Code, Status
+from mqbridge.rocketmq.wire.headers.groups import ResetOffsetHeader
 from mqbridge.rocketmq.wire.headers.offsets import (
     OffsetResult,
     QueryOffsetHeader,
@@ -400,6 +401,28 @@ async def test_a_late_commit_behind_a_move_of_a_tool_at_the_same_time_does_not_u
         moves.released.set()
         for sender, commit in commits:
             assert (await sender.answer(commit)).code == 0
+        assert moves.offsets == [{0: 2}, {0: 0}]
+        assert await client.committed() == 0
+
+
+async def test_a_reset_waits_for_a_commit_that_was_compared_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the commit could undo it."""
+    monkeypatch.setattr(group_membership, "LINGER_S", 0.0)
+    async with serving(owns_groups=False, manage=True) as served:
+        client, tool = await served.connect("1"), await served.connect("2")
+        await join_with(served, client, b"a", b"b", b"c")
+        await client.commit(1)
+        await client.leave()
+        await until(lambda: GROUP not in served.broker._memberships)
+        moves = HeldMoves(served, monkeypatch)
+        commit = start_commit(client, 2)
+        await until(lambda: len(moves.offsets) == 1)
+        reset = tool.start(Code.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader(GROUP, "t", 0, is_force=True))
+        offsets = served.server._handlers[Code.UPDATE_CONSUMER_OFFSET].__self__  # type: ignore[attr-defined]
+        await until(lambda: len(moves.offsets) == 2 or offsets._moving._locks[GROUP, "t"].users == 2)
+        assert moves.offsets == [{0: 2}]
+        moves.released.set()
+        assert (await client.answer(commit)).code == (await tool.answer(reset)).code == 0
         assert moves.offsets == [{0: 2}, {0: 0}]
         assert await client.committed() == 0
 
