@@ -187,7 +187,7 @@ class HalfMessages:
         self._waiting = self._waiting_bytes = 0
         """Number of their messages, and the bytes of the contents that are kept."""
         self._has_room = asyncio.Event()
-        """Set when a batch is acknowledged."""
+        """Set when a batch is acknowledged: so it is when the last open half message has ended."""
         self._is_stop_logged = False
         self._lane: InboundLane | None = None
         self._is_following = self._is_closed = False
@@ -348,6 +348,7 @@ class HalfMessages:
                     if gap.resume is None:
                         raise ClusterError(str(gap)) from gap
                     log.warning("half messages of %s are lost: %s", self._topic.name, gap)
+                    await self._wait_none_open()
                     await lane.seek(gap.resume)
                     continue
                 if self._lane is not lane:
@@ -379,6 +380,12 @@ class HalfMessages:
                     oldest.half.id,
                     MAX_CHECKS,
                 )
+            self._has_room.clear()
+            await self._has_room.wait()
+
+    async def _wait_none_open(self) -> None:
+        """Wait until all half messages before a gap have ended, or are checked too often: a seek acknowledges them."""
+        while self._open:
             self._has_room.clear()
             await self._has_room.wait()
 

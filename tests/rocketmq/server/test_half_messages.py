@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.errors import ClusterError
+from mqbridge.errors import ClusterError, GapError
 from mqbridge.message import NO_SOURCE, Batch, Message, Unit
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.server import half_messages as module
@@ -351,7 +351,8 @@ class FakeLane:
         self.acknowledged: list[Any] = []
         self.revoked = asyncio.Event()
         self.received = 0
-        self._batches: asyncio.Queue[Batch] = asyncio.Queue()
+        self.seeks: list[tuple[int, ...]] = []
+        self._batches: asyncio.Queue[Batch | GapError] = asyncio.Queue()
 
     def give(self, *messages: Message, messages_replace_data: bool = False) -> Batch:
         """Let the next `receive` return these messages, as a batch that decodes them on demand."""
@@ -362,10 +363,19 @@ class FakeLane:
         self._batches.put_nowait(batch)
         return batch
 
+    def lose(self, end: int) -> None:
+        """Let the messages before `end` be lost."""
+        self._batches.put_nowait(GapError("messages are lost", (end,)))
+
     async def receive(self) -> Batch:
         batch = await self._batches.get()
+        if isinstance(batch, GapError):
+            raise batch
         self.received += 1
         return batch
+
+    async def seek(self, position: tuple[int, ...]) -> None:
+        self.seeks.append(position)
 
     def acknowledge(self, batch: Any) -> None:
         self.acknowledged.append(batch)
@@ -474,6 +484,21 @@ async def test_while_reading_is_stopped_no_producer_is_asked_about_what_may_have
         await bench.end("h7", 7)
         await until(lambda: len(bench.halves._open) == 12)
         assert [each.position for each in bench.halves._due(1e9)] == [(8,)], "always about the oldest"
+
+
+async def test_lost_messages_are_passed_once_no_half_message_before_them_is_open() -> None:
+    """Passing them acknowledges what is before them."""
+    bench, lane = HalfBench(), FakeLane()
+    lane.give(half_at(0, "a"))
+    lane.lose(5)
+    lane.give(half_at(5, "b"))
+    async with running(bench, lane):
+        await until(lambda: open_positions(bench.halves) == [("a", 0)])
+        await rounds()
+        assert lane.seeks == []
+        await bench.end("a", 0)
+        await until(lambda: open_positions(bench.halves) == [("b", 5)])
+        assert lane.seeks == [(5,)]
 
 
 async def test_a_lane_that_was_lost_does_not_end_the_one_after_it() -> None:
