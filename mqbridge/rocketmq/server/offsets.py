@@ -240,7 +240,7 @@ class Offsets:
         targets = {queue: commit.offset for queue, commit in commits.items() if commit.may_go_back}
         ahead = set()
         if len(targets) < len(commits):
-            committed = await self._committed(group, topic)
+            committed = await self.committed(group, topic)
             for queue in commits.keys() - targets.keys():
                 offset, present = commits[queue].offset, committed.get(queue)
                 feed = broker.feed_of(group, topic, queue)
@@ -255,7 +255,7 @@ class Offsets:
             await broker.services.groups.move(topic, group, positions)
         return frozenset(ahead)
 
-    async def _committed(self, group: str, topic: ListenedTopic) -> dict[int, int]:
+    async def committed(self, group: str, topic: ListenedTopic) -> dict[int, int]:
         """Return the committed offsets of a group, by queue: of lanes that are held here the newest. Raises ClusterError."""
         async with limited(f"reading the offsets of group {group} in topic {topic.name}"):
             positions = await self._broker.services.groups.committed(topic, group)

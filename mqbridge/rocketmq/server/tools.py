@@ -249,7 +249,7 @@ class Tools:
             topics = await self._topics_with(group)
         offsets: dict[Queue, ConsumeOffsets] = {}
         for topic in topics:
-            committed = await self._committed(group, topic)
+            committed = await self._offsets.committed(group, topic)
             for queue in sorted(topic.partitions):
                 end = (await self._broker.bounds_of(topic, queue))[1]
                 number = committed.get(queue, 0)
@@ -258,21 +258,11 @@ class Tools:
                 offsets[key] = ConsumeOffsets(end, number, number, consumed_at)
         return request.answer(body=ConsumeStats(offsets).encode())
 
-    async def _committed(self, group: str, topic: ListenedTopic) -> dict[int, int]:
-        """Return the offsets that a group has committed, by queue: of lanes that are held here the newest."""
-        positions = await self._broker.services.groups.committed(topic, group)
-        numbers = {queue: self._broker.services.numbering.number(position) for queue, position in positions.items()}
-        for queue in topic.partitions:
-            feed = self._broker.feed_of(group, topic, queue)
-            if feed is not None and feed.is_held and feed.committed is not None:
-                numbers[queue] = feed.committed
-        return numbers
-
     async def _all_offsets(self, _: ServedConnection, request: Command) -> Command:
         found = {}
         for topic in await self._topics():
             for group in await self._broker.services.groups.names(topic):
-                found[topic.name, group] = await self._committed(group, topic)
+                found[topic.name, group] = await self._offsets.committed(group, topic)
         return request.answer(body=ConsumerOffsets(found).encode())
 
     async def _topics_of_group(self, _: ServedConnection, request: Command) -> Command:
@@ -285,7 +275,7 @@ class Tools:
         header = ResetOffsetHeader.decode(request.ext)
         topic = await self._broker.readable_topic(header.topic)
         queues = sorted(topic.partitions) if header.queue_id < 0 else [header.queue_id]
-        committed = await self._committed(header.group, topic)
+        committed = await self._offsets.committed(header.group, topic)
         targets = {}
         for queue in queues:
             self._broker.check_queue(topic, queue)

@@ -198,6 +198,12 @@ async def test_a_topic_that_is_not_known_yet_is_found_for_a_commit(tmp_path: Pat
 # --- groups of the cluster ------------------------------------------------------------------------------------------------
 
 
+async def leave_group(served: RocketMQServing, client: RawRemotingClient) -> None:
+    """Leave the group, whose last member this client is, and wait until the gateway has left it, too."""
+    await client.leave()
+    await until(lambda: GROUP not in served.broker._memberships)
+
+
 async def join_with(served: RocketMQServing, client: RawRemotingClient, *bodies: bytes, **fields) -> None:
     """Store messages, join the group, and read all of them."""
     await client.store(*bodies)
@@ -309,8 +315,7 @@ async def test_a_tool_moves_a_group_without_members_back(monkeypatch: pytest.Mon
         client, tool = await served.connect("1"), await served.connect("2")
         await join_with(served, client, b"a", b"b", b"c")
         await client.commit(3)
-        await client.leave()
-        await until(lambda: GROUP not in served.broker._memberships)
+        await leave_group(served, client)
         assert (await tool.commit(1)).code == 0
         assert await tool.committed() == 1
 
@@ -330,8 +335,7 @@ async def test_late_commits_in_a_queue_of_another_gateway_go_forwards_only(manag
     async with serving(owns_groups=False, manage=manage) as served:
         client = await served.connect()
         await join_with(served, client, b"a", b"b", b"c")
-        await client.leave()
-        await until(lambda: GROUP not in served.broker._memberships)
+        await leave_group(served, client)
         for offset, committed in ((2, 2), (1, 2), (3, 3)):
             assert (await client.commit(offset)).code == 0
             assert await client.committed() == committed
@@ -390,8 +394,7 @@ async def test_a_late_commit_behind_a_move_of_a_tool_at_the_same_time_does_not_u
         client, tool = await served.connect("1"), await served.connect("2")
         await join_with(served, client, b"a", b"b", b"c")
         await client.commit(1)
-        await client.leave()
-        await until(lambda: GROUP not in served.broker._memberships)
+        await leave_group(served, client)
         moves = HeldMoves(served, monkeypatch)
         commits = [(tool, start_commit(tool, 2))]
         await until(lambda: len(moves.offsets) == 1)
@@ -412,8 +415,7 @@ async def test_a_reset_waits_for_a_commit_that_was_compared_already(monkeypatch:
         client, tool = await served.connect("1"), await served.connect("2")
         await join_with(served, client, b"a", b"b", b"c")
         await client.commit(1)
-        await client.leave()
-        await until(lambda: GROUP not in served.broker._memberships)
+        await leave_group(served, client)
         moves = HeldMoves(served, monkeypatch)
         commit = start_commit(client, 2)
         await until(lambda: len(moves.offsets) == 1)
