@@ -129,10 +129,11 @@ class Partitions:
         """Make a feed without a source for clients that pull at a number, see `QueueFeed`."""
         numbering = self._cluster.numbering
 
-        async def find_first() -> int:
-            return numbering.number((await self.bounds(topic, partition)).first)
+        async def find_bounds() -> tuple[int, int]:
+            bounds = await self.bounds(topic, partition)
+            return numbering.number(bounds.first), numbering.number(bounds.next)
 
-        return QueueFeed(self.key(topic, partition, group), self._format, numbering, self._limits, find_begin, find_first)
+        return QueueFeed(self.key(topic, partition, group), self._format, numbering, self._limits, find_begin, find_bounds)
 
     def key(self, topic: ListenedTopic, partition: int, group: str) -> GroupKey:
         """Return the key of a group's partition in the state file."""

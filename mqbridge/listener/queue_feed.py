@@ -65,11 +65,11 @@ class QueueFeed:
         numbering: Numbering,
         limits: FeedLimits,
         find_begin: Callable[[], Awaitable[int | None]],
-        find_first: Callable[[], Awaitable[int]],
+        find_bounds: Callable[[], Awaitable[tuple[int, int]]],
     ) -> None:
         """`find_begin` returns the committed number of the group, which the cluster knows; None if it has none.
 
-        `find_first` returns the number of the first message of the partition. Both raise ClusterError.
+        `find_bounds` returns the number of the partition's first message, and that of its next one. Both raise ClusterError.
         """
         self.key = key
         self.problem: str | None = None
@@ -82,7 +82,7 @@ class QueueFeed:
         self.next: int | None = None
         """The numbers that the module describes; None while they are not known, or the partition is not held."""
         self._format, self._numbering, self._limits = unit_format, numbering, limits
-        self._find_begin, self._find_first = find_begin, find_first
+        self._find_begin, self._find_bounds = find_begin, find_bounds
         self._source: FeedSource | None = None
         self._loss_task: asyncio.Task[None] | None = None
         self._releases: set[asyncio.Task[None]] = set()
@@ -105,6 +105,9 @@ class QueueFeed:
         self._settled.set()
         self._handed_out = 0
         """The number after the last message that a client has: it was handed out, or skipped, since the lane was attached."""
+        self._moves = 0
+        """Number of times that the group was to be moved: a commit from before a move does not undo it."""
+        self._is_retired = False
         self._generation = 0
         """Increases when the lane is given up, and when the group is moved: no pull that waits outlives that."""
 
@@ -112,6 +115,11 @@ class QueueFeed:
     def is_held(self) -> bool:
         """True if this gateway has the partition."""
         return self.state is not QueueFeedState.UNHELD
+
+    @property
+    def is_settled(self) -> bool:
+        """True if everything that was handed out is committed."""
+        return self._settled.is_set()
 
     def _set_state(self, state: QueueFeedState) -> None:
         self.state = state
@@ -187,6 +195,11 @@ class QueueFeed:
             if self.on_failed is not None:
                 self.on_failed()
 
+    def retire(self) -> None:
+        """End the pulls that wait for a source, because there will be none."""
+        self._is_retired = True
+        self._changed.set()
+
     # --- pulls ------------------------------------------------------------------------------------------------------------
 
     def is_ready(self, number: int) -> bool:
@@ -247,6 +260,8 @@ class QueueFeed:
 
     async def _wait_held(self) -> None:
         while self.state is not QueueFeedState.HELD:
+            if self._is_retired:
+                raise LaneRevoked(f"the group has a new feed of partition {self.key.partition} of topic {self.key.topic}")
             self._changed.clear()
             await self._changed.wait()
 
@@ -332,13 +347,22 @@ class QueueFeed:
                     raise LaneRevoked(f"{source.partition} was lost") from gap
                 self.gaps += 1
                 log.warning("group %s continues without lost messages of %s: %s", self.key.group, source.partition, gap)
-                await source.seek(gap.resume)
+                await source.seek(self._behind(gap.resume))
+
+    def _behind(self, position: Position) -> Position:
+        """Return a position, or the committed one if that is larger: what is delivered again may be committed already."""
+        committed = self.committed
+        return (
+            position
+            if committed is None or committed <= self._numbering.number(position)
+            else self._numbering.position(committed)
+        )
 
     async def _wait_passable(self) -> None:
         """Wait until a seek, which commits, loses nothing: until what clients have is committed, or is not stored any more."""
         while not self._settled.is_set():
             try:
-                first = await self._find_first()
+                first, _ = await self._find_bounds()
             except ClusterError as error:
                 log.info("the first message of %s is not known now: %s", self.key.partition, error)
             else:
@@ -392,31 +416,42 @@ class QueueFeed:
         return True
 
     async def advance(self, position: Position) -> None:
-        """Commit everything before a position, which moves no group back. Raises LaneRevoked, ClusterError."""
+        """Commit everything before a position, which moves no group back. Raises LaneRevoked, ClusterError.
+
+        A position behind the end has no effect: a group that was moved there would get nothing.
+        """
         self._held_source()
+        moves, number = self._moves, self._numbering.number(position)
         if self.committed is None:  # the lane is new here, and the client may still commit what it got before
             await self._learn_begin(self._generation)
-        if not self.commit(self._numbering.number(position)):
-            await self._spawn_seek(position, is_commit=True)
+        if self.commit(number):
+            return
+        _, end = await self._find_bounds()
+        if number > end:
+            log.warning("group %s cannot commit %d in %s, which ends at %d", self.key.group, number, self.key.partition, end)
+        else:
+            await self._spawn_seek(position, advances=moves)
 
     async def seek(self, position: Position) -> None:
         """Move the group to this position; it goes on if the caller is cancelled.
 
         Pulls that wait fail with LaneRevoked. Raises LaneRevoked, and ClusterError if the lane cannot: then nothing changes.
         """
-        await self._spawn_seek(position, is_commit=False)
+        self._moves += 1
+        await self._spawn_seek(position)
 
-    async def _spawn_seek(self, position: Position, *, is_commit: bool) -> None:
-        seek = self._seek(position, is_commit=is_commit)
+    async def _spawn_seek(self, position: Position, *, advances: int | None = None) -> None:
+        seek = self._seek(position, advances)
         task = spawn(seek, f"seek in {self.key.topic}/{self.key.partition}", log_errors=False)
         task.add_done_callback(mark_error_retrieved)
         await asyncio.shield(task)
 
-    async def _seek(self, position: Position, *, is_commit: bool) -> None:
+    async def _seek(self, position: Position, advances: int | None) -> None:
+        """Move the group; with `advances`, the number of moves when it was asked for, this is a commit."""
         async with self._moving:
             source = self._held_source()
-            if is_commit and self.commit(self._numbering.number(position)):
-                return  # another commit was faster, or it was received meanwhile
+            if advances is not None and (advances != self._moves or self.commit(self._numbering.number(position))):
+                return  # the group was moved, another commit was faster, or it was received meanwhile
             receiving, self._receiving = self._receiving, None
             await cancel(receiving)  # a batch that is received while the source moves could be of either side
             try:

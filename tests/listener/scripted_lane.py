@@ -208,7 +208,7 @@ class QueueBench:
     def __init__(self, *numbers: int, limit: int = 1 << 20, span: int = 10_000) -> None:
         self.queue = ScriptedQueue(*numbers)
         self.memory = UnacknowledgedBytes(limit)
-        self.feed = QueueFeed(KEY, FORMAT, OffsetNumbering(), FeedLimits(self.memory, span), self.find_begin, self.find_first)
+        self.feed = QueueFeed(KEY, FORMAT, OffsetNumbering(), FeedLimits(self.memory, span), self.find_begin, self.find_bounds)
         self.begins = 0
         """Number of times that the begin was looked for."""
 
@@ -217,8 +217,8 @@ class QueueBench:
         await asyncio.sleep(0)
         return self.queue.committed
 
-    async def find_first(self) -> int:
-        return self.queue.first
+    async def find_bounds(self) -> tuple[int, int]:
+        return self.queue.first, self.queue.end
 
     def attach(
         self, *, begin: int | None = None, has_wide_batches: bool = False, needs_contents: bool = False, replaces: bool = True

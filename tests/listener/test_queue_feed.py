@@ -583,6 +583,40 @@ async def test_the_largest_of_two_commits_that_race_wins(bench: QueueBench) -> N
     assert (bench.queue.committed, bench.feed.committed, lane.seeks) == (9, 9, [9])
 
 
+async def test_a_commit_behind_the_end_has_no_effect(bench: QueueBench) -> None:
+    """A group that was moved there would get nothing."""
+    lane = bench.attach()
+    await bench.read(0)
+    await bench.feed.advance((11,))
+    assert (bench.queue.committed, lane.seeks) == (0, [])
+    await bench.feed.advance((10,))
+    assert (bench.queue.committed, lane.seeks) == (10, [10])
+
+
+async def test_a_commit_that_waits_for_a_move_does_not_undo_it(bench: QueueBench) -> None:
+    lane = bench.attach()
+    await bench.read(0)
+    lane.seek_gate.clear()
+    moving = [spawn(bench.feed.seek((1,)), "seek")]
+    await settle()
+    moving.append(spawn(bench.feed.advance((9,)), "advance"))
+    await settle()
+    moving.append(spawn(bench.feed.seek((0,)), "seek"))
+    await settle()
+    lane.seek_gate.set()
+    for task in moving:
+        await ended(task)
+    assert (bench.queue.committed, lane.seeks) == (0, [1, 0])
+
+
+async def test_a_pull_that_waits_for_a_source_ends_when_there_will_be_none(bench: QueueBench) -> None:
+    reading = pull(bench, 0)
+    await settle()
+    bench.feed.retire()
+    with pytest.raises(LaneRevoked, match="new feed"):
+        await reading
+
+
 async def test_commits_have_no_effect_while_the_partition_is_not_held(bench: QueueBench) -> None:
     assert bench.feed.commit(3)
     with pytest.raises(LaneRevoked):
@@ -946,17 +980,31 @@ async def test_lost_messages_are_passed_when_what_is_before_them_is_lost_too(
     assert await reading == [7]
 
 
+async def test_a_gap_before_what_is_committed_moves_no_group_back(bench: QueueBench) -> None:
+    """What is delivered again, perhaps at another connection, may have been committed meanwhile."""
+    lane = bench.attach()
+    await bench.read(0)
+    await bench.read(3)
+    lane.deliver_again(0)
+    lose_behind(bench, lane, 4)
+    reading = pull(bench, 6)
+    await settle()
+    assert bench.feed.commit(6)
+    assert await reading == [6, 7, 8]
+    assert (bench.queue.committed, lane.seeks) == (6, [6])
+
+
 async def test_a_first_message_that_is_not_known_is_asked_for_again(bench: QueueBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_feed_module, "FIRST_LOOK_S", 0.01)
     answers = iter([ClusterError("away"), 3])
 
-    async def find_first() -> int:
+    async def find_bounds() -> tuple[int, int]:
         answer = next(answers)
         if isinstance(answer, ClusterError):
             raise answer
-        return answer
+        return answer, 10
 
-    monkeypatch.setattr(bench.feed, "_find_first", find_first)
+    monkeypatch.setattr(bench.feed, "_find_bounds", find_bounds)
     lane = bench.attach()
     await bench.read(0)
     lose_behind(bench, lane, 7)

@@ -20,10 +20,10 @@ def attached(committed: int | None) -> tuple[QueueFeed, ScriptedSource]:
     async def find_begin() -> int | None:
         return committed
 
-    async def find_first() -> int:
-        return 0
+    async def find_bounds() -> tuple[int, int]:
+        return 0, source.end
 
-    feed = QueueFeed(KEY, FORMAT, OffsetNumbering(), FeedLimits(UnacknowledgedBytes(1 << 20), 100), find_begin, find_first)
+    feed = QueueFeed(KEY, FORMAT, OffsetNumbering(), FeedLimits(UnacknowledgedBytes(1 << 20), 100), find_begin, find_bounds)
     feed.attach(source)
     assert feed.key.partition == PARTITION.name
     return feed, source
