@@ -184,8 +184,15 @@ class Clients:
         """The groups for which the client at a connection is expected to send a heartbeat, and until when (loop time)."""
         self.on_not_expected: Callable[[str], None] = lambda _: None
         """Called with a group when a client is not expected to be its member any more; the owner sets this."""
+        self.began_at = asyncio.get_running_loop().time()
+        """Loop time at which the server began."""
         self._on_group, self._on_producer = on_group, on_producer
         self._sweep: asyncio.TimerHandle | None = None
+
+    @property
+    def is_new(self) -> bool:
+        """True while members may not have sent a heartbeat to this server since it began."""
+        return asyncio.get_running_loop().time() < self.began_at + HEARTBEAT_S
 
     def start(self) -> None:
         """Begin to look for clients that send no heartbeats."""

@@ -27,7 +27,7 @@ from enum import Enum
 from mqbridge.adapter.inbound import Sharing, Start
 from mqbridge.errors import MqbridgeError
 from mqbridge.listener.backing_groups import BackingGroups, JoinedGroup
-from mqbridge.listener.groups import GroupStart, MakeFeed
+from mqbridge.listener.groups import GroupFeed, GroupStart, MakeFeed
 from mqbridge.listener.queue_feed import QueueFeed
 from mqbridge.listener.server import Services
 from mqbridge.listener.topics import ListenedTopic
@@ -90,6 +90,8 @@ class BackingMembership:
         self._joined: JoinedGroup | None = None
         self._topics: dict[str, ListenedTopic] = {}
         """The topics that are joined, by name."""
+        self._feeds: list[QueueFeed] = []
+        """The feeds of the membership."""
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         """Leaves the group, or joins topics that were created."""
@@ -171,8 +173,14 @@ class BackingMembership:
 
     async def _join(self, topics: dict[str, ListenedTopic]) -> None:
         starts = {topic.backing: await self._start(name, topic) for name, topic in topics.items()}
-        joined = await self._groups.join(list(topics.values()), self._group, starts, Sharing.FAILOVER, self._make_feed)
+        joined = await self._groups.join(list(topics.values()), self._group, starts, Sharing.FAILOVER, self._make_kept_feed)
         self._joined, self._topics = joined, topics
+
+    def _make_kept_feed(self, topic: ListenedTopic, partition: int) -> GroupFeed:
+        feed = self._make_feed(topic, partition)
+        assert isinstance(feed, QueueFeed)  # noqa: S101 - `make_feed` makes such
+        self._feeds.append(feed)
+        return feed
 
     async def _start(self, name: str, topic: ListenedTopic) -> GroupStart:
         """Return where the group begins in a topic if it is new there. Raises ClusterError."""
@@ -184,10 +192,14 @@ class BackingMembership:
 
     async def _leave(self) -> None:
         joined, self._joined, self._topics = self._joined, None, {}
-        if joined is not None:
-            joined.release()
-            await joined.leave()
-            self._on_change()
+        if joined is None:
+            return
+        joined.release()
+        await joined.leave()
+        feeds, self._feeds = self._feeds, []
+        for feed in feeds:
+            feed.retire()
+        self._on_change()
 
     def feed(self, topic: ListenedTopic, partition: int) -> QueueFeed | None:
         """Return the feed of a partition; None if this gateway has not held it since the group was joined."""

@@ -5,8 +5,9 @@ note when a transaction has ended. One of the gateways that have a producer of t
 messages that wait for long.
 
 A transaction is identified by the id of its message and the position of its half message: an application may send the same
-message object, and so the same id, in a second transaction. Of the open half messages of one id only the newest is asked about,
-because a client that got no answer sends the message again. A client may still end an earlier one.
+message object, and so the same id, in a second transaction. A client that got no answer sends a message again, too: then there
+are two half messages, of which it ends one, and is asked about the other. If it commits both, the message is delivered twice, as
+by brokers.
 
     OPEN     the half message is stored
     UNNOTED  committed (the message is stored in its own topic) or rolled back; the note of that is not stored yet
@@ -172,8 +173,8 @@ class HalfMessages:
     def __init__(self, topic: InternalTopic, check: Check, commit: Commit, bury: Commit) -> None:
         """`bury` stores a message as a dead letter whose transaction nobody has ended."""
         self._topic, self._check, self._commit, self._bury = topic, check, commit, bury
-        self._open: OrderedDict[str | Position, OpenHalf] = OrderedDict()
-        """The open half messages that this gateway has read, the oldest first: by id, or by position if they have no id."""
+        self._open: dict[HalfKey, OpenHalf] = {}
+        """The open half messages that this gateway has read, the oldest first."""
         self._ended: OrderedDict[HalfKey, None] = OrderedDict()
         """Transactions that are ENDED, the oldest first."""
         self._unnoted: dict[HalfKey, None] = {}
@@ -263,7 +264,7 @@ class HalfMessages:
         stored in any case.
         """
         self._unnoted[key] = None
-        self._close_open(key)
+        self._open.pop(key, None)
         self._acknowledge()
 
     async def _store_note(self, key: HalfKey) -> None:
@@ -297,12 +298,6 @@ class HalfMessages:
             async with self._ending.hold(key):
                 if key in self._unnoted:
                     await self._store_note(key)
-
-    def _close_open(self, key: HalfKey) -> None:
-        """Forget the open half message of an ended transaction, and an earlier one of the same id; a later one stays open."""
-        waiting = self._open.get(key.id or key.position)
-        if waiting is not None and waiting.position <= key.position:
-            del self._open[key.id or key.position]
 
     def _remember_ended(self, key: HalfKey) -> None:
         self._ended[key] = None
@@ -419,17 +414,11 @@ class HalfMessages:
             return
         self._unnoted.pop(key, None)
         self._remember_ended(key)
-        self._close_open(key)
+        self._open.pop(key, None)
 
     def _take_half(self, waiting: OpenHalf) -> None:
-        if waiting.key in self._ended or waiting.key in self._unnoted:
-            self._close_open(waiting.key)
-            return
-        index = waiting.half.id or waiting.position
-        known = self._open.get(index)
-        if known is None or known.position < waiting.position:
-            self._open.pop(index, None)  # a client that got no answer sends it again, and the newest one counts
-            self._open[index] = waiting
+        if waiting.key not in self._ended and waiting.key not in self._unnoted:
+            self._open.setdefault(waiting.key, waiting)
 
     def _acknowledge(self) -> None:
         """Acknowledge everything before the oldest open half message."""
@@ -454,7 +443,7 @@ class HalfMessages:
             await asyncio.sleep(LOOK_S)
             now = time.time()
             for waiting in self._due(now):
-                if self._open.get(waiting.half.id or waiting.position) is waiting:  # it may have ended meanwhile
+                if self._open.get(waiting.key) is waiting:  # it may have ended meanwhile
                     await self._ask(waiting, now)
 
     def _due(self, now: float) -> list[OpenHalf]:
@@ -481,7 +470,7 @@ class HalfMessages:
                     waiting.half.id,
                     waiting.half.group,
                 )
-                self._close_open(waiting.key)
+                self._open.pop(waiting.key, None)
                 self._acknowledge()
             elif waiting.checks >= MAX_CHECKS:
                 log.error(

@@ -2,8 +2,8 @@
 
 A commit of a consumer looks like one of a tool. So in a group of the cluster that has members here, or whose lane is held here,
 commits go forwards only: the client may be a member that has connected again, whose timer commits before its first pull and its
-heartbeat. Tools move such a group by a reset, and one without members by a commit, too. Members that choose themselves from where
-they pull commit as they like.
+heartbeat, or one of which a gateway that has just started knows nothing. Tools move such a group by a reset, and one without
+members by a commit, too. Members that choose themselves from where they pull commit as they like.
 
 What this rests on: a cluster moves a group without comparing. So commits that this gateway makes in the cluster are compared and
 made one after the other, by group and topic; those of another gateway may come in between.
@@ -51,6 +51,19 @@ class GroupCommit(NamedTuple):
         if earlier is None or self.may_go_back:
             return self
         return earlier._replace(offset=max(earlier.offset, self.offset))
+
+
+class Committer(NamedTuple):
+    """Who commits, as it is known when the commit comes: the connection may end before the commit is made.
+
+    is_member       True for a client that is, or was, a member of the group
+    is_returning    True for one that may be a member that has lost another connection
+    chooses_itself  True for a member that may read again what the group has committed, as it likes
+    """
+
+    is_member: bool
+    is_returning: bool
+    chooses_itself: bool
 
 
 class Offsets:
@@ -145,12 +158,18 @@ class Offsets:
         header = UpdateOffsetHeader.decode(request.ext)
         if header.commit_offset < 0:  # Go clients do that for queues from which they got nothing
             return request.answer()
-        topic = self._broker.known_topic(header.topic)
-        if topic is not None and header.queue_id in topic.partitions and self._commit_at_once(link, header, topic):
+        topic, who = self._broker.known_topic(header.topic), self._committer(link, header.consumer_group)
+        if topic is not None and header.queue_id in topic.partitions and self._commit_at_once(link, who, header, topic):
             return request.answer()
-        return self._update(link, request, header)
+        return self._update(link, who, request, header)
 
-    def _commit_at_once(self, link: ServedConnection, header: UpdateOffsetHeader, topic: ListenedTopic) -> bool:
+    def _committer(self, link: ServedConnection, group: str) -> Committer:
+        clients = self._broker.clients
+        known = clients.consumers.get(group)
+        chooses_itself = known is not None and known.is_active(link)
+        return Committer(clients.was_member(link, group), clients.is_returning(link, group), chooses_itself)
+
+    def _commit_at_once(self, link: ServedConnection, who: Committer, header: UpdateOffsetHeader, topic: ListenedTopic) -> bool:
         """Commit where this takes no request to the cluster; return False if it does, or if the commit may be refused."""
         broker = self._broker
         group, queue, offset = header.consumer_group, header.queue_id, header.commit_offset
@@ -159,45 +178,38 @@ class Offsets:
         if (own := broker.own_groups) is not None:
             own.commit(topic, queue, group, broker.position(offset), backwards=True)
             return True
-        is_member = broker.clients.was_member(link, group)
         feed = broker.feed_of(group, topic, queue)
         if feed is None or not feed.is_held:
             return broker.is_shared(link, group, header.topic)  # another gateway has the queue, and commits in it
-        if not is_member and not self._may_commit(link, group):
+        if not self._may_commit(who):
             return False
         goes_back = feed.committed is not None and offset < feed.committed
-        if goes_back and (not is_member or self._chooses_itself(link, group)):
+        if goes_back and (not who.is_member or who.chooses_itself):
             return False
         broker.commit_lane(group, topic, queue, offset)
         return True
 
-    async def _update(self, link: ServedConnection, request: Command, header: UpdateOffsetHeader) -> Command:
+    async def _update(self, link: ServedConnection, who: Committer, request: Command, header: UpdateOffsetHeader) -> Command:
         topic = await self._broker.readable_topic(header.topic)
         self._broker.check_queue(topic, header.queue_id)
-        if self._commit_at_once(link, header, topic):
+        if self._commit_at_once(link, who, header, topic):
             return request.answer()
         group = header.consumer_group
-        is_member, is_returning = self._broker.clients.was_member(link, group), self._broker.clients.is_returning(link, group)
-        if not is_member and not self._may_commit(link, group):
+        if not self._may_commit(who):
             raise CodedRefusal(f"offsets of a group are committed by its members: {NOT_MANAGED}", Status.NO_PERMISSION)
-        is_tool = not (is_member or is_returning or self._is_shared(group, topic, header.queue_id))
-        may_go_back = is_tool or self._chooses_itself(link, group)
-        commit = GroupCommit(header.commit_offset, may_go_back)
-        if not await self._move(group, topic, header.queue_id, commit) and not is_member:
-            raise CodedRefusal(f"group {group} has consumers here: only a reset moves it back", Status.SYSTEM_ERROR)
+        may_be_member = who.is_member or who.is_returning or self._is_shared(group, topic, header.queue_id)
+        commit = GroupCommit(header.commit_offset, who.chooses_itself or not may_be_member)
+        if not await self._move(group, topic, header.queue_id, commit) and not who.is_member:
+            raise CodedRefusal(f"group {group} may have consumers here: only a reset moves it back", Status.SYSTEM_ERROR)
         return request.answer()
 
-    def _may_commit(self, link: ServedConnection, group: str) -> bool:
-        """Return True if a client that has not said that it is a member of a group may commit."""
-        return self._broker.services.may_manage or self._broker.clients.is_returning(link, group)
-
-    def _chooses_itself(self, link: ServedConnection, group: str) -> bool:
-        """Return True if a client may read again what its group has committed, as it likes."""
-        known = self._broker.clients.consumers.get(group)
-        return known is not None and known.is_active(link)
+    def _may_commit(self, who: Committer) -> bool:
+        return who.is_member or who.is_returning or self._broker.services.may_manage
 
     def _is_shared(self, group: str, topic: ListenedTopic, queue: int) -> bool:
-        """Return True if members of a group share topics here, or have done so until now: any client may be one of them."""
+        """Return True if members of a group may share topics here, or have done so until now: any client may be one of them."""
+        if self._broker.clients.is_new:
+            return True
         known = self._broker.clients.consumers.get(group)
         if known is not None and known.shared_topics:
             return True
@@ -248,6 +260,8 @@ class Offsets:
                     ahead.add(queue)
                 elif feed is not None and feed.is_held:  # since now
                     broker.commit_lane(group, topic, queue, offset)
+                elif offset > (end := (await broker.bounds_of(topic, queue))[1]):  # it would get nothing from there
+                    log.warning("group %s cannot commit %d in %s/%d, which ends at %d", group, offset, topic.name, queue, end)
                 elif offset != present:
                     targets[queue] = offset
         if targets:

@@ -276,6 +276,11 @@ class QueuePull:
     def _result(self, next_offset: int) -> dict[str, str]:
         return PullResult(0, next_offset, self._first, max(self._next, next_offset)).encode()
 
+    @property
+    def is_idle(self) -> bool:
+        """True if the client has nothing here, and has processed all that it got: one that has not may pull again much later."""
+        return self.state is PullState.FREE and (self.feed is None or self.feed.is_settled)
+
     # --- the lane ---------------------------------------------------------------------------------------------------------
 
     def _is_shared(self) -> bool:
@@ -376,6 +381,8 @@ class Pulls:
     def serve(self, link: ServedConnection, request: Command) -> Served:
         """Serve PULL_MESSAGE and LITE_PULL_MESSAGE."""
         header = PullHeader.decode(request.ext)
+        if request.body:  # it may wait for long, and so would the body
+            raise CodedRefusal("a pull has no body", Status.MESSAGE_ILLEGAL)
         self._commit(link, header)
         tags = self._tags_of(link, header)
         known = self._pulls.get(link, {}).get(PullKey(header.consumer_group, header.topic, header.queue_id))
@@ -458,7 +465,7 @@ class Pulls:
         oldest = asyncio.get_running_loop().time() - IDLE_S
         for pulls in self._pulls.values():
             for key, pull in list(pulls.items()):
-                if pull.state is PullState.FREE and pull.used_at < oldest:
+                if pull.used_at < oldest and pull.is_idle:
                     del pulls[key]
                     spawn(pull.close(), f"close of {key}")
         self.start()

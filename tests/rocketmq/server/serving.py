@@ -6,6 +6,7 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ class RocketMQServing:
         assert isinstance(listener.server, RocketMQServer)
         self.server = listener.server
         self.broker = self.server.broker
+        self.broker.clients.began_at = -inf  # it has served for long
         self.clients: list[RawRemotingClient] = []
 
     async def connect(self, client_id: str = "c", language: str = "JAVA") -> "RawRemotingClient":

@@ -211,6 +211,31 @@ async def test_pulls_that_are_not_used_are_closed(monkeypatch: pytest.MonkeyPatc
         assert bodies_of(await client.read(0)) == [b"a"]
 
 
+async def test_a_pull_is_used_while_its_client_has_messages_that_it_has_not_processed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be held back by its own limits for long, and has to be told of a reset."""
+    async with serving(owns_groups=False) as served:
+        client = await served.connect()
+        await client.store(b"a", b"b")
+        await client.join("t")
+        await client.read_all(2, sys_flag=PULL_HELD)
+        (pull,) = pulls_of(served)
+        pull.used_at -= module.IDLE_S + 1
+        served.server.pulls._drop_idle()
+        assert pulls_of(served) == [pull]
+        await client.commit(2)
+        served.server.pulls._drop_idle()
+        assert pulls_of(served) == []
+
+
+async def test_a_pull_with_a_body_is_refused() -> None:
+    """It may wait for long, and so would the body."""
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        answer = await client.ask(Code.PULL_MESSAGE, pull_header(0), b"body")
+        assert answer.code == Status.MESSAGE_ILLEGAL
+
+
 async def test_unused_pulls_are_looked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SWEEP_S", 0.001)
     monkeypatch.setattr(module, "IDLE_S", 0.0)

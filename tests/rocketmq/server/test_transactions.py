@@ -13,7 +13,7 @@ from mqbridge.listener.internal_topic import InternalTopic
 from mqbridge.log.adapter.outbound import LogOutbound
 from mqbridge.rocketmq.server import half_messages
 from mqbridge.rocketmq.server import transactions as module
-from mqbridge.rocketmq.server.half_messages import HalfMessages
+from mqbridge.rocketmq.server.half_messages import HalfMessages, OpenHalf
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers.send import SendHeader, SendResultHeader
@@ -82,8 +82,16 @@ def halves_of(served: RocketMQServing, group: str = "p") -> HalfMessages:
 
 async def until_open(served: RocketMQServing, *unique_ids: str) -> HalfMessages:
     """Wait until this gateway follows these half messages, and no others."""
-    await until(lambda: "p" in served.server.transactions._groups and list(halves_of(served)._open) == list(unique_ids))
+    await until(
+        lambda: "p" in served.server.transactions._groups and [key.id for key in halves_of(served)._open] == [*unique_ids]
+    )
     return halves_of(served)
+
+
+def the_open(halves: HalfMessages, unique_id: str = "ID") -> OpenHalf:
+    """Return the one open half message with this id."""
+    (found,) = [each for each in halves._open.values() if each.half.id == unique_id]
+    return found
 
 
 async def delivered(client: RawRemotingClient) -> list[bytes]:
@@ -139,7 +147,7 @@ async def test_an_earlier_half_message_of_the_same_id_ends_as_the_client_says() 
         await served.create()
         halves = [await prepare(client, body) for body in (b"1", b"2", b"3")]
         assert (await end(client, halves[1], COMMIT)).code == 0
-        await until_open(served, "ID")
+        await until_open(served, "ID", "ID")
         assert (await end(client, halves[0], COMMIT)).code == 0
         assert (await end(client, halves[0], COMMIT)).code == 0
         assert (await end(client, halves[2], ROLLBACK)).code == 0
@@ -268,7 +276,7 @@ async def test_a_producer_is_asked_about_a_transaction_that_is_old(clock: Virtua
         assert header.commit_log_offset == parse_offset_id(half.msg_id)[1] == record.physical_offset
         assert (record.body, record.topic, record.queue_offset) == (b"x", "t", half.queue_offset)
         assert find(record.properties, Name.UNIQ_KEY) == "ID"
-        await until(lambda: halves._open["ID"].checks == 1)
+        await until(lambda: the_open(halves).checks == 1)
         await rounds(200)
         assert not client.was_pushed(Code.CHECK_TRANSACTION_STATE), "not before the pause has passed"
         clock.passed += half_messages.CHECK_PAUSE_S + 1
@@ -292,7 +300,7 @@ async def test_a_producer_says_how_long_it_does_not_want_to_be_asked(clock: Virt
         check = CheckTransactionHeader.decode((await client.pushed(Code.CHECK_TRANSACTION_STATE)).ext)
         assert check.msg_id == "NONE"
         clock.passed = 105
-        await until(lambda: halves._open["ID"].checks == 1)
+        await until(lambda: the_open(halves).checks == 1)
 
 
 async def test_a_transaction_that_nobody_ends_is_a_dead_letter(clock: VirtualTime, caplog: pytest.LogCaptureFixture) -> None:
@@ -305,7 +313,7 @@ async def test_a_transaction_that_nobody_ends_is_a_dead_letter(clock: VirtualTim
         for count in range(half_messages.MAX_CHECKS):
             clock.passed += half_messages.CHECK_PAUSE_S + 1
             await client.pushed(Code.CHECK_TRANSACTION_STATE)
-            await until(lambda n=count: halves._open["ID"].checks == n + 1)
+            await until(lambda n=count: the_open(halves).checks == n + 1)
         assert await served.stored(DEAD_LETTERS) == []
         clock.passed += half_messages.CHECK_PAUSE_S + 1
         await until_open(served)
@@ -335,7 +343,7 @@ async def test_reading_that_was_stopped_goes_on_when_a_transaction_that_nobody_e
             clock.passed += half_messages.CHECK_PAUSE_S + 1
             check = CheckTransactionHeader.decode((await client.pushed(Code.CHECK_TRANSACTION_STATE)).ext)
             assert check.msg_id == "STUCK"
-            await until(lambda n=count: halves._open["STUCK"].checks == n + 1)
+            await until(lambda n=count: the_open(halves, "STUCK").checks == n + 1)
         clock.passed += half_messages.CHECK_PAUSE_S + 1
         await until_open(served, "LAST")
         assert len(await served.stored(DEAD_LETTERS)) == 1
@@ -365,7 +373,7 @@ async def test_checks_do_not_count_without_a_producer(clock: VirtualTime) -> Non
         await served.create()
         await prepare(client)
         halves = await until_open(served, "ID")
-        waiting = halves._open["ID"]
+        waiting = the_open(halves)
         served.broker.clients.unregister(client.client_id, "p", None)
         for _ in range(3):
             clock.passed += half_messages.CHECK_PAUSE_S + 10
@@ -387,7 +395,7 @@ async def test_the_producers_of_a_group_are_asked_in_turn(clock: VirtualTime) ->
         for count in range(4):
             clock.passed += half_messages.CHECK_PAUSE_S + 10
             await clients[count % 2].pushed(Code.CHECK_TRANSACTION_STATE)
-            await until(lambda n=count: halves._open["ID"].checks == n + 1)
+            await until(lambda n=count: the_open(halves).checks == n + 1)
 
 
 async def test_a_check_that_fails_is_made_again(clock: VirtualTime, monkeypatch: pytest.MonkeyPatch) -> None:
