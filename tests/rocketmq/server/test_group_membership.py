@@ -11,11 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqbridge.adapter.inbound import Sharing, Start
-from mqbridge.errors import ClusterError
+from mqbridge.errors import ClusterError, LaneRevoked
 from mqbridge.listener.groups import GroupStart
+from mqbridge.listener.queue_feed import QueueFeed
+from mqbridge.net.tasks import spawn
 from mqbridge.rocketmq.server import group_membership as module
 from mqbridge.rocketmq.server.group_membership import BackingMembership, BackingMembershipState, is_young
 from mqbridge.rocketmq.wire.bodies.groups import FROM_FIRST, FROM_LAST, FROM_TIMESTAMP
+from tests.listener.scripted_lane import QueueBench
 from tests.rocketmq.server.serving import PULL_HELD, bodies_of, rounds, serving, until
 
 OUT, WORKING, IN, LEAVING = BackingMembershipState
@@ -36,8 +39,14 @@ class ModelBacking:
         self.error: Exception | None = None
         self.gate: asyncio.Event | None = None
         self.changes = 0
+        self.feeds: list[QueueBench] = []
+        """The queues of all memberships: none of them gets a lane."""
         services = SimpleNamespace(topics=self, partitions=self, numbering=self)
-        self.membership = BackingMembership("g", services, self, lambda *_: None, self._on_change)  # type: ignore[arg-type]
+        self.membership = BackingMembership("g", services, self, self._make_feed, self._on_change)  # type: ignore[arg-type]
+
+    def _make_feed(self, *_: Any) -> QueueFeed:
+        self.feeds.append(QueueBench())
+        return self.feeds[-1].feed
 
     def _on_change(self) -> None:
         self.changes += 1
@@ -60,8 +69,10 @@ class ModelBacking:
         if self.error is not None:
             raise self.error
 
-    async def join(self, topics: Any, group: str, starts: Mapping[str, GroupStart], sharing: Sharing, _: Any) -> Any:
+    async def join(self, topics: Any, group: str, starts: Mapping[str, GroupStart], sharing: Sharing, make_feed: Any) -> Any:
         names = frozenset(topic.name for topic in topics)
+        for topic in topics:
+            make_feed(topic, 0)
         assert (group, sharing) == ("g", Sharing.FAILOVER)
         assert names
         await self._pass()
@@ -222,6 +233,20 @@ async def test_a_membership_that_is_over_is_begun_anew_at_once() -> None:
     model.membership.want(["a"], FROM_LAST)
     await model.settled()
     assert len(model.joins) == 2
+
+
+async def test_pulls_that_wait_for_a_queue_look_again_when_the_group_is_joined_anew() -> None:
+    """Another gateway has the queue, and when this one gets it, that is another lane."""
+    model = ModelBacking()
+    model.existing = {"a": (0, 0), "b": (0, 0)}
+    model.membership.want(["a"], FROM_LAST)
+    await model.settled()
+    reading = spawn(model.feeds[0].read(0), "pull", log_errors=False)
+    await rounds()
+    assert not reading.done()
+    model.membership.want(["a", "b"], FROM_LAST)
+    with pytest.raises(LaneRevoked):
+        await reading
 
 
 async def test_a_membership_that_is_closed_does_nothing_any_more() -> None:

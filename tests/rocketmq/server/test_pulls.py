@@ -36,6 +36,7 @@ from tests.rocketmq.server.serving import (
     gateway,
     log_cluster,
     next_of,
+    pull_header,
     result_of,
     rounds,
     serving,
