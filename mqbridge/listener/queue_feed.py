@@ -106,7 +106,7 @@ class QueueFeed:
         self._handed_out = 0
         """The number after the last message that a client has: it was handed out, or skipped, since the lane was attached."""
         self._moves = 0
-        """Number of times that the group was to be moved: a commit from before a move does not undo it."""
+        """Number of begins and ends of moves: a commit from before the end of a move does not undo it."""
         self._is_retired = False
         self._generation = 0
         """Increases when the lane is given up, and when the group is moved: no pull that waits outlives that."""
@@ -464,6 +464,8 @@ class QueueFeed:
                 raise LaneRevoked(f"{source.partition} was released while the group was moved in it")
             self._forget_handed_out()
             self.committed = self.next = self._numbering.number(position)
+            if advances is None:
+                self._moves += 1  # nor does a commit undo it that came meanwhile
             self._changed.set()
             self.on_change(self)
 

@@ -593,20 +593,22 @@ async def test_a_commit_behind_the_end_has_no_effect(bench: QueueBench) -> None:
     assert (bench.queue.committed, lane.seeks) == (10, [10])
 
 
-async def test_a_commit_that_waits_for_a_move_does_not_undo_it(bench: QueueBench) -> None:
+@pytest.mark.parametrize("moves", [[1], [1, 0]])
+async def test_a_commit_that_waits_for_a_move_does_not_undo_it(bench: QueueBench, moves: list[int]) -> None:
+    """It comes while the first one is made: the client does not know of it yet."""
     lane = bench.attach()
     await bench.read(0)
     lane.seek_gate.clear()
-    moving = [spawn(bench.feed.seek((1,)), "seek")]
+    moving = [spawn(bench.feed.seek((moves[0],)), "seek")]
     await settle()
     moving.append(spawn(bench.feed.advance((9,)), "advance"))
     await settle()
-    moving.append(spawn(bench.feed.seek((0,)), "seek"))
+    moving += [spawn(bench.feed.seek((number,)), "seek") for number in moves[1:]]
     await settle()
     lane.seek_gate.set()
     for task in moving:
         await ended(task)
-    assert (bench.queue.committed, lane.seeks) == (0, [1, 0])
+    assert (bench.queue.committed, lane.seeks) == (moves[-1], moves)
 
 
 async def test_a_pull_that_waits_for_a_source_ends_when_there_will_be_none(bench: QueueBench) -> None:
