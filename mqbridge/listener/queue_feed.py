@@ -351,12 +351,7 @@ class QueueFeed:
 
     def _behind(self, position: Position) -> Position:
         """Return a position, or the committed one if that is larger: what is delivered again may be committed already."""
-        committed = self.committed
-        return (
-            position
-            if committed is None or committed <= self._numbering.number(position)
-            else self._numbering.position(committed)
-        )
+        return position if self.committed is None else max(position, self._numbering.position(self.committed))
 
     async def _wait_passable(self) -> None:
         """Wait until a seek, which commits, loses nothing: until what clients have is committed, or is not stored any more."""

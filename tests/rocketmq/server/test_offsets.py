@@ -1,7 +1,8 @@
 """Requests about offsets."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,19 @@ async def leave_group(served: RocketMQServing, client: RawRemotingClient) -> Non
     await until(lambda: GROUP not in served.broker._memberships)
 
 
+@asynccontextmanager
+async def left_group(committed: int) -> AsyncIterator[tuple[RocketMQServing, RawRemotingClient, RawRemotingClient]]:
+    """Serve a group that has committed this offset of three, and has no members any more; yield its last one, and a stranger."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group_membership, "LINGER_S", 0.0)
+        async with serving(owns_groups=False, manage=True) as served:
+            client, stranger = await served.connect("1"), await served.connect("2")
+            await join_with(served, client, b"a", b"b", b"c")
+            await client.commit(committed)
+            await leave_group(served, client)
+            yield served, client, stranger
+
+
 async def join_with(served: RocketMQServing, client: RawRemotingClient, *bodies: bytes, **fields) -> None:
     """Store messages, join the group, and read all of them."""
     await client.store(*bodies)
@@ -311,14 +325,9 @@ async def test_a_commit_moves_no_group_back_while_its_lane_is_held() -> None:
         assert await stranger.committed() == 2
 
 
-async def test_a_client_moves_no_group_back_while_its_members_may_not_be_known_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_moves_no_group_back_while_its_members_may_not_be_known_yet() -> None:
     """The timer of a member commits before its heartbeat, and another one may have its queue now."""
-    monkeypatch.setattr(group_membership, "LINGER_S", 0.0)
-    async with serving(owns_groups=False, manage=True) as served:
-        client, late = await served.connect("1"), await served.connect("2")
-        await join_with(served, client, b"a", b"b", b"c")
-        await client.commit(2)
-        await leave_group(served, client)
+    async with left_group(2) as (served, _, late):
         served.broker.clients.began_at = asyncio.get_running_loop().time()
         assert (await late.commit(1)).code == Status.SYSTEM_ERROR
         assert await late.committed() == 2
@@ -327,12 +336,7 @@ async def test_a_client_moves_no_group_back_while_its_members_may_not_be_known_y
 
 
 async def test_a_commit_whose_connection_ends_is_one_of_a_member(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_membership, "LINGER_S", 0.0)
-    async with serving(owns_groups=False, manage=True) as served:
-        client, other = await served.connect("1"), await served.connect("2")
-        await join_with(served, client, b"a", b"b", b"c")
-        await client.commit(2)
-        await leave_group(served, client)
+    async with left_group(2) as (served, client, other):
         served.broker._topics.clear()  # the commit waits for the topic
         served.listener.topics._known.clear()
         (connection,) = [each for each in served.server._connections if served.broker.clients.was_member(each, GROUP)]
@@ -366,13 +370,8 @@ async def test_a_commit_behind_the_end_of_a_queue_has_no_effect(monkeypatch: pyt
         assert await client.committed() == 3
 
 
-async def test_a_tool_moves_a_group_without_members_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_membership, "LINGER_S", 0.0)
-    async with serving(owns_groups=False, manage=True) as served:
-        client, tool = await served.connect("1"), await served.connect("2")
-        await join_with(served, client, b"a", b"b", b"c")
-        await client.commit(3)
-        await leave_group(served, client)
+async def test_a_tool_moves_a_group_without_members_back() -> None:
+    async with left_group(3) as (_, _, tool):
         assert (await tool.commit(1)).code == 0
         assert await tool.committed() == 1
 
@@ -446,12 +445,7 @@ async def test_late_commits_at_the_same_time_end_at_the_largest(monkeypatch: pyt
 
 
 async def test_a_late_commit_behind_a_move_of_a_tool_at_the_same_time_does_not_undo_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_membership, "LINGER_S", 0.0)
-    async with serving(owns_groups=False, manage=True) as served:
-        client, tool = await served.connect("1"), await served.connect("2")
-        await join_with(served, client, b"a", b"b", b"c")
-        await client.commit(1)
-        await leave_group(served, client)
+    async with left_group(1) as (served, client, tool):
         moves = HeldMoves(served, monkeypatch)
         commits = [(tool, start_commit(tool, 2))]
         await until(lambda: len(moves.offsets) == 1)
@@ -467,12 +461,7 @@ async def test_a_late_commit_behind_a_move_of_a_tool_at_the_same_time_does_not_u
 
 async def test_a_reset_waits_for_a_commit_that_was_compared_already(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the commit could undo it."""
-    monkeypatch.setattr(group_membership, "LINGER_S", 0.0)
-    async with serving(owns_groups=False, manage=True) as served:
-        client, tool = await served.connect("1"), await served.connect("2")
-        await join_with(served, client, b"a", b"b", b"c")
-        await client.commit(1)
-        await leave_group(served, client)
+    async with left_group(1) as (served, client, tool):
         moves = HeldMoves(served, monkeypatch)
         commit = start_commit(client, 2)
         await until(lambda: len(moves.offsets) == 1)
