@@ -9,6 +9,7 @@ import time
 
 from mqbridge.errors import ClusterError, RemoteProtocolError
 from mqbridge.listener.publisher import Stored
+from mqbridge.listener.send_queues import PendingSend
 from mqbridge.message import Unit
 from mqbridge.rocketmq.mapping.sent_units import unit_of_message
 from mqbridge.rocketmq.server.broker import Broker, queue_name
@@ -16,7 +17,7 @@ from mqbridge.rocketmq.server.connection import ANSWER_S, ServedConnection
 from mqbridge.rocketmq.server.lookups import Found, Lookups
 from mqbridge.rocketmq.server.physical_offsets import physical_offset
 from mqbridge.rocketmq.server.refusals import CodedRefusal
-from mqbridge.rocketmq.server.sends import MAX_RETRIES, PendingSend, SendRequests, check_properties
+from mqbridge.rocketmq.server.sends import MAX_RETRIES, SendRequests, check_properties
 from mqbridge.rocketmq.server.topic_names import dead_topic, is_of_group, retry_topic
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.delay_levels import delay_s, retry_level
@@ -93,7 +94,7 @@ class SendBacks:
         if due_ms is not None and services.parking.is_supported:
             services.parking.deposit(topic, queue, unit, due_ms, lambda error: _settle(stored, error))
         else:
-            opened = await self._sends.open(topic, queue)
+            opened = await self._sends.queues.open(topic, queue)
 
             def on_stored(result: Stored, _: int) -> None:
                 _settle(stored, result.problem)

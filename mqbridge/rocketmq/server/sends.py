@@ -1,14 +1,5 @@
 """Sends: messages and batches are stored in their queue, and answered when they are, in any order.
 
-There is one `SendQueue` for each queue that clients send to:
-
-    OPENING  its publisher is being opened; sends wait
-    OPEN     sends are stored: all that come in one iteration of the event loop together
-    CLOSED   its publisher has failed, or nobody has sent for a while; the next send opens another one
-
-        (opened)         OPENING -> OPEN
-        (failed, idle)   OPENING, OPEN -> CLOSED
-
 A send that is not stored within ANSWER_S is withdrawn and answered as busy, because clients wait little longer, and then close
 their connection. What was on its way to the cluster may be stored all the same, and once more when the client tries again.
 """
@@ -19,16 +10,12 @@ import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from enum import Enum
-from typing import NamedTuple
 
-from mqbridge.adapter.formats import batch_of_units
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.listener.publisher import Publication, Publisher, Stored
-from mqbridge.listener.publisher import State as PublisherState
+from mqbridge.listener.publisher import Stored
+from mqbridge.listener.send_queues import PendingSend, SendQueue, SendQueues
 from mqbridge.listener.topics import ListenedTopic
 from mqbridge.message import Unit
-from mqbridge.net.tasks import spawn
 from mqbridge.rocketmq.mapping.sdk_units import SentRecordFormat
 from mqbridge.rocketmq.mapping.sent_units import unit_of_message, units_of_batch
 from mqbridge.rocketmq.server.broker import Broker, queue_name
@@ -48,153 +35,14 @@ from mqbridge.wire.text import decode_text
 
 log = logging.getLogger(__name__)
 
-GATHERED_BYTES = 512 << 10
-"""Maximum bytes that are stored with one publication, if they came with several sends."""
 MAX_PENDING_SENDS = 10_000
 """Maximum number of sends of a connection that are not answered; then nothing more is read from it. A broker queues as many."""
-IDLE_S = 60.0
-"""Time without a send after which the publisher of a queue is closed."""
-SWEEP_S = 15.0
-"""Time between two looks for those."""
 MAX_RETRIES = 16
 """Redeliveries after which a message becomes a dead letter, if neither the client nor the request says otherwise."""
-MAX_QUEUES = 20_000
-"""Maximum number of queues whose publishers are open."""
 _FORMAT = SentRecordFormat()
 _ID_PREFIX = name_prefix(Name.UNIQ_KEY)
 _BODY_AT = 88
 """Where the body of a record in neutral form begins; its size is before it."""
-
-
-class SendState(Enum):
-    """The state of a queue that is sent to, see the module."""
-
-    OPENING = "opening"
-    OPEN = "open"
-    CLOSED = "closed"
-
-
-class PendingSend(NamedTuple):
-    """Messages that wait to be stored.
-
-    units     the messages
-    done      called with the result, and the index of their first message in it
-    deadline  loop time at which they are withdrawn, and answered as busy
-    """
-
-    units: Sequence[Unit]
-    done: "Callable[[Stored, int], None]"
-    deadline: float
-
-
-class SendQueue:
-    """See the module."""
-
-    def __init__(self, broker: Broker, topic: ListenedTopic, queue: int) -> None:
-        self.state = SendState.OPENING
-        self.topic, self.queue = topic, queue
-        self.loop = asyncio.get_running_loop()
-        """The running loop, stored because `get_running_loop` costs a system call."""
-        self.used_at = self.loop.time()
-        """Loop time of the last send, or of the opening."""
-        self._broker = broker
-        self._publisher: Publisher | None = None
-        self._index = 0
-        self._waiting: list[PendingSend] = []
-        self._waiting_bytes = 0
-
-    async def open(self) -> None:
-        """Open the publisher. Raises RequestRefused, ClusterError."""
-        publishers = self._broker.services.publishers
-        try:
-            self._publisher = await publishers.open(self.topic, self.queue)
-            self._index = publishers.outbound_index(self._publisher, self.queue)
-        except BaseException:
-            self.state = SendState.CLOSED
-            raise
-        self.state = SendState.OPEN
-
-    @property
-    def is_open(self) -> bool:
-        """True if sends can be added."""
-        publisher = self._publisher
-        return self.state is SendState.OPEN and publisher is not None and publisher.state is PublisherState.OPEN
-
-    def add(self, send: PendingSend, size: int) -> bool:
-        """Add messages that are stored with the next `flush`; return True if they are the first."""
-        self.used_at = self.loop.time()
-        if self._waiting_bytes + size > GATHERED_BYTES:
-            self.flush()
-        is_first = not self._waiting
-        self._waiting.append(send)
-        self._waiting_bytes += size
-        return is_first
-
-    def flush(self) -> None:
-        """Store what waits."""
-        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        if not waiting:
-            return
-        if not self.is_open:  # closed in this iteration of the event loop, perhaps because the topic was deleted
-            _fail(waiting, ClusterError(f"queue {self.queue} of topic {self.topic.name} was closed; send again"))
-            return
-        try:
-            self.publish(waiting)
-        except Exception as error:  # these clients get it, and the sends of other queues go on
-            log.exception("sends to %s/%d failed unexpectedly", self.topic.name, self.queue)
-            _fail(waiting, ClusterError(repr(error), Failure.FATAL))
-
-    def publish(self, sends: Sequence[PendingSend], deliver_at: int | None = None) -> None:
-        """Store messages, and call back with the result, or when it has taken too long."""
-        publisher = self._publisher
-        assert publisher is not None  # noqa: S101 - it is open
-        self.used_at = self.loop.time()
-        batch = batch_of_units(_FORMAT, [unit for send in sends for unit in send.units])
-        publishing = _Publishing(self, publisher, sends)
-        publishing.publication = publisher.publish(self._index, batch, publishing.on_stored, deliver_at=deliver_at)
-
-    async def close(self) -> None:
-        """Close the publisher."""
-        self.state = SendState.CLOSED
-        publisher, self._publisher = self._publisher, None
-        if publisher is not None:
-            await self._broker.services.publishers.close(publisher)
-
-
-def _fail(sends: Sequence[PendingSend], problem: ClusterError) -> None:
-    """Answer that nothing was stored."""
-    for send in sends:
-        send.done(Stored(problem=problem), 0)
-
-
-class _Publishing:
-    """One publication for several sends, which are answered once."""
-
-    def __init__(self, queue: SendQueue, publisher: Publisher, sends: Sequence[PendingSend]) -> None:
-        self.publication: Publication | None = None
-        self._queue = queue
-        self._publisher, self._sends = publisher, sends
-        self._timer = queue.loop.call_at(min([send.deadline for send in sends]), self._on_slow)
-
-    def on_stored(self, stored: Stored) -> None:
-        """Answer all sends, unless they were answered as busy."""
-        self._timer.cancel()
-        sends, self._sends = self._sends, ()
-        problem = stored.problem
-        if problem is not None and problem.failure is Failure.REFUSED and len(sends) > 1 and self._queue.is_open:
-            for send in sends:  # only one of them may be refused, and some may be stored: each gets its own answer
-                self._queue.publish([send])
-            return
-        first = 0
-        for send in sends:
-            send.done(stored, first)
-            first += len(send.units)
-
-    def _on_slow(self) -> None:
-        problem = ClusterError(f"nothing was stored within {ANSWER_S:g} s; the message may be stored all the same")
-        self.on_stored(Stored(problem=problem))
-        if self.publication is not None:
-            self._publisher.withdraw(self.publication)
 
 
 class SendRequests:
@@ -204,31 +52,12 @@ class SendRequests:
         self._broker = broker
         self._loop = asyncio.get_running_loop()
         """The running loop, stored because `get_running_loop` costs a system call."""
-        self._queues: dict[tuple[str, int], SendQueue] = {}
-        """By the topic's name for clients, and the queue."""
-        self._opening: dict[tuple[str, int], asyncio.Task[SendQueue]] = {}
-        self._to_flush: list[SendQueue] = []
+        self.queues = SendQueues(broker.services.publishers, _FORMAT)
         self._pending: dict[ServedConnection, int] = {}
         """Number of sends of a connection that are not answered."""
         self._ids = UniqueIds(b"\x7f\0\0\1", secrets.randbits(16), secrets.randbits(31), secrets.randbits(16))
-        self._sweep: asyncio.TimerHandle | None = None
         self.prepare: Callable[[ServedConnection, Command, SendHeader, Unit], Awaitable[Command]] | None = None
         """Stores a half message; `Transactions` sets this."""
-
-    def forget(self, topic: str) -> None:
-        """Close the queues of a topic that was deleted."""
-        for key in [key for key in self._queues if key[0] == topic]:
-            spawn(self._queues.pop(key).close(), f"close of {key}")
-
-    def start(self) -> None:
-        """Begin to look for queues that nobody sends to."""
-        self._sweep = self._loop.call_later(SWEEP_S, self._close_idle)
-
-    def stop(self) -> None:
-        """End that."""
-        if self._sweep is not None:
-            self._sweep.cancel()
-            self._sweep = None
 
     # --- requests ---------------------------------------------------------------------------------------------------------
 
@@ -250,8 +79,8 @@ class SendRequests:
             raise
         deadline = self._loop.time() + ANSWER_S
         if due_ms is None:
-            known = self._queues.get((header.topic, header.queue_id))
-            if known is not None and known.is_open:
+            known = self.queues.find(header.topic, header.queue_id)
+            if known is not None:
                 self._store(link, request, known, units, deadline)
                 return None
         return self._open_and_store(link, request, header, units, due_ms, deadline)
@@ -361,7 +190,7 @@ class SendRequests:
                 self._park(link, request, topic, queue, units[0], due_ms, deadline)
                 return
             self._check_delay(due_ms)
-            opened = await self.open(topic, queue)
+            opened = await self.queues.open(topic, queue)
         except BaseException:
             self._end(link)
             raise
@@ -383,45 +212,9 @@ class SendRequests:
         self._broker.check_queue(topic, queue)
         return queue
 
-    async def open(self, topic: ListenedTopic, queue: int) -> SendQueue:
-        """Return a queue that is open. It goes on being opened if the caller gives up. Raises RequestRefused, ClusterError."""
-        key = topic.name, queue
-        known = self._queues.get(key)
-        if known is not None and known.is_open:
-            return known
-        if known is not None:
-            del self._queues[key]
-            spawn(known.close(), f"close of {key}")
-        if len(self._queues) >= MAX_QUEUES:
-            raise CodedRefusal(f"clients send to {MAX_QUEUES} queues already", Status.SYSTEM_BUSY)
-        task = self._opening.get(key)
-        if task is None:
-            task = self._opening[key] = spawn(self._open(topic, queue), f"producer of {key}", log_errors=False)
-            task.add_done_callback(lambda task: self._on_opened(key, task))
-        return await asyncio.shield(task)
-
-    async def _open(self, topic: ListenedTopic, queue: int) -> SendQueue:
-        opened = SendQueue(self._broker, topic, queue)
-        await opened.open()
-        return opened
-
-    def _on_opened(self, key: tuple[str, int], task: "asyncio.Task[SendQueue]") -> None:
-        del self._opening[key]
-        if not task.cancelled() and task.exception() is None:
-            self._queues[key] = task.result()
-
     def _store(self, link: ServedConnection, request: Command, queue: SendQueue, units: Sequence[Unit], deadline: float) -> None:
         done = self._answering(link, request, queue, units)
-        if queue.add(PendingSend(units, done, deadline), sum([len(unit.data) for unit in units])):
-            if not self._to_flush:
-                self._loop.call_soon(self._flush)
-            self._to_flush.append(queue)
-
-    def _flush(self) -> None:
-        """Store what all connections have sent in this iteration of the event loop."""
-        queues, self._to_flush = self._to_flush, []
-        for queue in queues:
-            queue.flush()
+        self.queues.add(queue, PendingSend(units, done, deadline), sum([len(unit.data) for unit in units]))
 
     # --- answers ----------------------------------------------------------------------------------------------------------
 
@@ -429,7 +222,7 @@ class SendRequests:
         self, link: ServedConnection, request: Command, queue: SendQueue, units: Sequence[Unit]
     ) -> Callable[[Stored, int], None]:
         """Return what answers a send once it is stored."""
-        name, count = queue_name(queue.topic, queue.queue), len(units)
+        name, count = queue_name(queue.topic, queue.partition), len(units)
         unique_id = None if count > 1 else unique_id_of(units[0])
 
         def answer(stored: Stored, first: int) -> None:
@@ -441,7 +234,7 @@ class SendRequests:
             number = self._broker.services.numbering.number
             numbers = [number(position) for position in positions if position]
             ids = offset_ids(link.host, physical_offsets(name, numbers) or [0])
-            link.answer(request, result(request, ids, queue.queue, numbers[0] if numbers else 0, unique_id))
+            link.answer(request, result(request, ids, queue.partition, numbers[0] if numbers else 0, unique_id))
 
         return answer
 
@@ -472,16 +265,6 @@ class SendRequests:
         busy = ClusterError(f"nothing was stored within {ANSWER_S:g} s; the message may be stored all the same")
         waiting.append(self._loop.call_at(deadline, answer, busy))
         self._broker.services.parking.deposit(topic, queue, unit, due_ms, answer)
-
-    # --- the end ----------------------------------------------------------------------------------------------------------
-
-    def _close_idle(self) -> None:
-        oldest = self._loop.time() - IDLE_S
-        for key, queue in list(self._queues.items()):
-            if queue.used_at < oldest or not queue.is_open:
-                del self._queues[key]
-                spawn(queue.close(), f"close of {key}")
-        self.start()
 
 
 def check_properties(properties: bytes) -> None:

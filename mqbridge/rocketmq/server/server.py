@@ -54,7 +54,7 @@ class RocketMQServer:
         self.lookups = Lookups(self.broker)
         self.transactions = Transactions(self.broker, self.sends)
         self.group_requests = GroupRequests(self.broker)
-        self.broker.on_forgotten = self.sends.forget
+        self.broker.on_forgotten = self.sends.queues.forget
         self.broker.on_feed_changed = self._on_feed_changed
         self._connections: set[ServedConnection] = set()
         self._refused = 0
@@ -134,7 +134,7 @@ class RocketMQServer:
         self.broker.clients.start()
         self.group_requests.start()
         self.pulls.start()
-        self.sends.start()
+        self.sends.queues.start()
         self.transactions.start()
 
     async def drain(self, deadline: float) -> None:
@@ -154,7 +154,7 @@ class RocketMQServer:
         self.broker.clients.stop()
         self.group_requests.stop()
         self.pulls.stop()
-        self.sends.stop()
+        self.sends.queues.stop()
         await self.transactions.close(deadline)
         await self.broker.close()
 

@@ -11,6 +11,7 @@ from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.errors import ClusterError, Failure, MqbridgeError
 from mqbridge.listener.internal_topic import InternalTopic
 from mqbridge.listener.publisher import Stored
+from mqbridge.listener.send_queues import PendingSend
 from mqbridge.message import NO_SOURCE, Message, Unit
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.mapping.served_records import RecordPlace, encode_served
@@ -19,7 +20,7 @@ from mqbridge.rocketmq.server.connection import ANSWER_S, ServedConnection
 from mqbridge.rocketmq.server.half_messages import HalfMessages, OpenHalf, Outcome, PreparedMessage, find_half
 from mqbridge.rocketmq.server.physical_offsets import QueueName, physical_base, physical_offset
 from mqbridge.rocketmq.server.refusals import CodedRefusal
-from mqbridge.rocketmq.server.sends import PendingSend, SendRequests, properties_of, result, unique_id_of
+from mqbridge.rocketmq.server.sends import SendRequests, properties_of, result, unique_id_of
 from mqbridge.rocketmq.wire.codes import Code, Status
 from mqbridge.rocketmq.wire.command import Command
 from mqbridge.rocketmq.wire.headers.send import SendHeader
@@ -179,7 +180,7 @@ class Transactions:
         """Store a message in its own topic."""
         topic = await self._broker.writable_topic(half.topic)
         queue = half.queue if half.queue in topic.partitions else min(topic.partitions)
-        opened = await self._sends.open(topic, queue)
+        opened = await self._sends.queues.open(topic, queue)
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def on_stored(outcome: Stored, _: int) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from mqbridge.listener.send_queues import SendQueues
 from mqbridge.rocketmq.server import send_backs as module
 from mqbridge.rocketmq.server.send_backs import without
 from mqbridge.rocketmq.wire import delay_levels
@@ -171,11 +172,10 @@ async def test_a_backing_without_parking_delays_by_itself(monkeypatch: pytest.Mo
         client = await served.connect()
         record = await stored_record(client)
         monkeypatch.setattr(type(served.listener.parking), "is_supported", property(lambda _: False))
-        queue = module.SendRequests.open
-        original = module.PendingSend
+        open_queue = SendQueues.open
 
         async def open_(self: Any, topic: Any, number: int) -> Any:
-            opened = await queue(self, topic, number)
+            opened = await open_queue(self, topic, number)
             publish = opened.publish
 
             def note(sends: Any, due_ms: int | None = None) -> None:
@@ -185,11 +185,10 @@ async def test_a_backing_without_parking_delays_by_itself(monkeypatch: pytest.Mo
             opened.publish = note
             return opened
 
-        monkeypatch.setattr(module.SendRequests, "open", open_)
+        monkeypatch.setattr(SendQueues, "open", open_)
         assert (await send_back(client, record)).code == 0
         assert published[0] is not None
         assert abs(published[0] - record.store_timestamp - 10_000) < 20_000
-        assert original is module.PendingSend
         assert len(await client.read_all(1, RETRY)) == 1
 
 
