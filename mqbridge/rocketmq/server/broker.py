@@ -11,6 +11,7 @@ from math import inf
 from mqbridge.adapter.receipt import MessageFailure
 from mqbridge.errors import Failure, MqbridgeError, RefusalReason, RequestRefused
 from mqbridge.listener.backing_groups import BackingGroups
+from mqbridge.listener.group_membership import BackingMembership, BackingMembershipState
 from mqbridge.listener.number_reader import NumberReader
 from mqbridge.listener.own_groups import OwnGroups
 from mqbridge.listener.queue_feed import QueueFeed
@@ -23,7 +24,7 @@ from mqbridge.rocketmq.mapping.served_records import RecordPlace, encode_served
 from mqbridge.rocketmq.mapping.unit_format import NAME
 from mqbridge.rocketmq.server.clients import Clients, ConsumerGroup
 from mqbridge.rocketmq.server.connection import ServedConnection
-from mqbridge.rocketmq.server.group_membership import BackingMembership, BackingMembershipState
+from mqbridge.rocketmq.server.group_starts import find_start
 from mqbridge.rocketmq.server.physical_offsets import QueueName, block_ends, physical_base
 from mqbridge.rocketmq.server.refusals import CodedRefusal
 from mqbridge.rocketmq.server.topic_names import CLUSTER_NAME, RETRY_PREFIX, SYSTEM_TOPICS, is_made_by_listener, is_valid
@@ -237,7 +238,7 @@ class Broker:
             membership = self._memberships[group.name] = BackingMembership(
                 group.name, self.services, groups, partial(self._make_feed, group.name), partial(self._on_membership, group.name)
             )
-        membership.want(group.shared_topics, group.consume_from)
+        membership.want(group.shared_topics, partial(find_start, self.services, group.consume_from))
         self._forget_membership(group.name)
 
     def _on_membership(self, group: str) -> None:

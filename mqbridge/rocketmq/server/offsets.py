@@ -21,7 +21,7 @@ from mqbridge.listener.topics import ListenedTopic
 from mqbridge.net.tasks import mark_error_retrieved, spawn
 from mqbridge.rocketmq.server.broker import Broker
 from mqbridge.rocketmq.server.connection import Served, ServedConnection
-from mqbridge.rocketmq.server.group_membership import YOUNG_MESSAGES
+from mqbridge.rocketmq.server.group_starts import YOUNG_MESSAGES
 from mqbridge.rocketmq.server.refusals import CodedRefusal
 from mqbridge.rocketmq.server.support import NOT_MANAGED
 from mqbridge.rocketmq.wire.codes import Status

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.listener.support import Backing, Support
-from mqbridge.rocketmq.server.group_membership import TIMESTAMP_S
+from mqbridge.rocketmq.server.group_starts import TIMESTAMP_S
 from mqbridge.rocketmq.server.support import BACKINGS, TABLE
 from mqbridge.rocketmq.wire.bodies.groups import FROM_TIMESTAMP
 from mqbridge.rocketmq.wire.codes import Code, Status
@@ -137,18 +137,18 @@ async def gateways_share_the_queues_or_one_serves_a_group(backing: SharedBacking
 
 @shows("Begin of a new group by time")
 async def a_group_by_time_begins_half_an_hour_ago(backing: SharedBacking) -> None:
-    from mqbridge.rocketmq.server import group_membership
+    from mqbridge.rocketmq.server import group_starts
 
     assert TIMESTAMP_S == 1800.0
     served = await backing.open()
     client = await served.connect()
     await client.store(b"1", b"2", b"3", topic=backing.topic)
-    young, group_membership.YOUNG_MESSAGES = group_membership.YOUNG_MESSAGES, 0
+    young, group_starts.YOUNG_MESSAGES = group_starts.YOUNG_MESSAGES, 0
     try:
         await client.join(backing.topic, group=backing.group, consume_from=FROM_TIMESTAMP)
         records = await read_shared(client, backing, 3)
     finally:
-        group_membership.YOUNG_MESSAGES = young
+        group_starts.YOUNG_MESSAGES = young
     assert bodies_of(records) == [b"1", b"2", b"3"], "they are younger than half an hour"
 
 

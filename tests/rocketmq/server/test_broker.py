@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from mqbridge.errors import RequestRefused
+from mqbridge.listener import group_membership
+from mqbridge.listener.group_membership import BackingMembershipState
 from mqbridge.rocketmq.server import broker as module
-from mqbridge.rocketmq.server import group_membership
-from mqbridge.rocketmq.server.group_membership import BackingMembershipState
 from mqbridge.rocketmq.server.refusals import CodedRefusal, status_of
 from mqbridge.rocketmq.wire.codes import Status
 from tests.rocketmq.server.serving import GROUP, PULL_FREE, PULL_HELD, bodies_of, rounds, serving, until

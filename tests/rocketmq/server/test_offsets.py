@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from mqbridge.listener import group_membership
 from mqbridge.listener.topics import ListenedTopic
 from mqbridge.message import Position, Unit
 from mqbridge.rocketmq.mapping.sent_units import unit_of_message
-from mqbridge.rocketmq.server import group_membership
 from mqbridge.rocketmq.server import offsets as module
 from mqbridge.rocketmq.server.support import NOT_MANAGED
 from mqbridge.rocketmq.wire.bodies.groups import ACTIVELY, BROADCASTING, FROM_LAST

@@ -20,12 +20,11 @@ joined anew, and none of its messages is delivered meanwhile: so topics that com
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from enum import Enum
 
 from mqbridge.adapter.inbound import Sharing, Start
-from mqbridge.errors import MqbridgeError
+from mqbridge.errors import MqbridgeError, NotPermitted
 from mqbridge.listener.backing_groups import BackingGroups, JoinedGroup
 from mqbridge.listener.groups import GroupFeed, GroupStart, MakeFeed
 from mqbridge.listener.queue_feed import QueueFeed
@@ -33,8 +32,6 @@ from mqbridge.listener.server import Services
 from mqbridge.listener.topics import ListenedTopic
 from mqbridge.net.backoff import Backoff
 from mqbridge.net.tasks import cancel, spawn
-from mqbridge.rocketmq.server.topic_names import RETRY_PREFIX
-from mqbridge.rocketmq.wire.bodies.groups import FROM_FIRST, FROM_LAST, FROM_TIMESTAMP
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +40,8 @@ LINGER_S = 5.0
 GROW_PAUSE_S, GROW_PAUSE_FACTOR = 5.0, 10
 """How long a group keeps its topics before more are joined that were created: this time, and this many times what the last join
 has taken."""
-YOUNG_MESSAGES = 100_000
-"""A topic that has lost no message yet, and has at most this many, is read from its begin by a new group: so does a broker, as
-long as the first message is in its memory, whatever the client asks for."""
-TIMESTAMP_S = 1800.0
-"""How far back clients begin by default that ask for messages from a time on: they do not tell the time."""
-_FROM_BEGIN = frozenset({FROM_FIRST, "CONSUME_FROM_MIN_OFFSET"})
+FindStart = Callable[[ListenedTopic], Awaitable[GroupStart]]
+"""Returns where a group begins in a topic if it is new there. Raises ClusterError."""
 
 
 class BackingMembershipState(Enum):
@@ -58,17 +51,6 @@ class BackingMembershipState(Enum):
     WORKING = "working"
     IN = "in"
     LEAVING = "leaving"
-
-
-async def is_young(services: Services, topic: ListenedTopic) -> bool:
-    """Return True if a new group begins at the first message of a topic in any case, see YOUNG_MESSAGES. Raises ClusterError."""
-    total = 0
-    for index in topic.partitions:
-        bounds = await services.partitions.bounds(topic, index)
-        if services.numbering.number(bounds.first):
-            return False
-        total += services.numbering.number(bounds.next)
-    return total <= YOUNG_MESSAGES
 
 
 class BackingMembership:
@@ -82,11 +64,13 @@ class BackingMembership:
         self._loop = asyncio.get_running_loop()
         self.problem: str | None = None
         """Why it could not be joined at the last attempt."""
+        self.is_permitted = True
+        """False if the cluster did not permit to join it at the last attempt."""
         self._group, self._services, self._groups = group, services, groups
         self._make_feed, self._on_change = make_feed, on_change
         self._wanted: frozenset[str] = frozenset()
         """The names of the topics that clients want."""
-        self._consume_from = FROM_LAST
+        self._find_start: FindStart = _at_begin
         self._joined: JoinedGroup | None = None
         self._topics: dict[str, ListenedTopic] = {}
         """The topics that are joined, by name."""
@@ -101,9 +85,9 @@ class BackingMembership:
         """Loop time from which on topics may be joined that were created."""
         self._is_closed = False
 
-    def want(self, topics: Iterable[str], consume_from: str) -> None:
-        """Be a member for exactly these topics, as far as they exist. `consume_from` is where a new group begins."""
-        self._wanted, self._consume_from = frozenset(topics), consume_from
+    def want(self, topics: Iterable[str], find_start: FindStart) -> None:
+        """Be a member for exactly these topics, as far as they exist. `find_start` tells where a new group begins."""
+        self._wanted, self._find_start = frozenset(topics), find_start
         if self._is_closed or self.state is BackingMembershipState.WORKING:
             return
         if self._wanted:
@@ -142,11 +126,11 @@ class BackingMembership:
                 wanted = self._wanted
                 topics = await self._find(wanted)
                 await self._change_to(topics)
-                self.problem, self._reached = None, wanted
+                self.problem, self.is_permitted, self._reached = None, True, wanted
                 if wanted == self._wanted:
                     break
             except MqbridgeError as error:
-                self.problem = str(error)
+                self.problem, self.is_permitted = str(error), not isinstance(error, NotPermitted)
                 log.warning("group %s cannot be joined now, which is tried again: %s", self._group, error)
                 await asyncio.sleep(pauses.delay())
             except Exception as bug:  # it must not look like a group without messages
@@ -172,7 +156,7 @@ class BackingMembership:
         return {name: topic for name, topic in found.items() if topic is not None}
 
     async def _join(self, topics: dict[str, ListenedTopic]) -> None:
-        starts = {topic.backing: await self._start(name, topic) for name, topic in topics.items()}
+        starts = {topic.backing: await self._find_start(topic) for topic in topics.values()}
         joined = await self._groups.join(list(topics.values()), self._group, starts, Sharing.FAILOVER, self._make_kept_feed)
         self._joined, self._topics = joined, topics
 
@@ -181,14 +165,6 @@ class BackingMembership:
         assert isinstance(feed, QueueFeed)  # noqa: S101 - `make_feed` makes such
         self._feeds.append(feed)
         return feed
-
-    async def _start(self, name: str, topic: ListenedTopic) -> GroupStart:
-        """Return where the group begins in a topic if it is new there. Raises ClusterError."""
-        if name.startswith(RETRY_PREFIX) or self._consume_from in _FROM_BEGIN or await is_young(self._services, topic):
-            return Start.EARLIEST
-        if self._consume_from == FROM_TIMESTAMP:
-            return round((time.time() - TIMESTAMP_S) * 1000)
-        return Start.LATEST
 
     async def _leave(self) -> None:
         joined, self._joined, self._topics = self._joined, None, {}
@@ -207,6 +183,16 @@ class BackingMembership:
         assert feed is None or isinstance(feed, QueueFeed)  # noqa: S101 - `make_feed` makes such
         return feed
 
+    @property
+    def feeds(self) -> Iterator[QueueFeed]:
+        """The feeds of all partitions that this gateway has held since the group was joined."""
+        return iter(self._feeds)
+
+    @property
+    def topics(self) -> Iterator[ListenedTopic]:
+        """The topics that are joined."""
+        return iter(self._topics.values())
+
     async def finish(self, deadline: float) -> None:
         """Hand out nothing more, and wait until the clients have committed, or until the deadline (loop time)."""
         if self._joined is not None:
@@ -217,3 +203,7 @@ class BackingMembership:
         self._is_closed = True
         self._stop_timer()
         await cancel(self._task)
+
+
+async def _at_begin(_: ListenedTopic) -> GroupStart:
+    return Start.EARLIEST

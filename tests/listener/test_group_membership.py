@@ -1,7 +1,6 @@
 """The membership of a gateway in a group of the cluster."""
 
 import asyncio
-import time
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +11,19 @@ from hypothesis import strategies as st
 
 from mqbridge.adapter.inbound import Sharing, Start
 from mqbridge.errors import ClusterError, LaneRevoked
+from mqbridge.listener import group_membership as module
+from mqbridge.listener.group_membership import BackingMembership, BackingMembershipState
 from mqbridge.listener.groups import GroupStart
 from mqbridge.listener.queue_feed import QueueFeed
+from mqbridge.listener.topics import ListenedTopic
 from mqbridge.net.tasks import spawn
-from mqbridge.rocketmq.server import group_membership as module
-from mqbridge.rocketmq.server.group_membership import BackingMembership, BackingMembershipState, is_young
-from mqbridge.rocketmq.wire.bodies.groups import FROM_FIRST, FROM_LAST, FROM_TIMESTAMP
 from tests.listener.scripted_lane import QueueBench
-from tests.rocketmq.server.serving import PULL_HELD, bodies_of, rounds, serving, until
+from tests.rocketmq.server.serving import rounds, until
+
+
+async def at_begin(_: ListenedTopic) -> GroupStart:
+    return Start.EARLIEST
+
 
 OUT, WORKING, IN, LEAVING = BackingMembershipState
 NAMES = ("a", "b", "%RETRY%g")
@@ -110,28 +114,28 @@ async def test_the_state_table() -> None:
     model.existing = {"a": (0, 0), "b": (0, 0)}
     membership = model.membership
     assert membership.state is OUT
-    membership.want([], FROM_LAST)
+    membership.want([], at_begin)
     assert membership.state is OUT
-    membership.want(["a"], FROM_LAST)
+    membership.want(["a"], at_begin)
     assert membership.state is WORKING
     await model.settled()
     assert (membership.state, model.joined) == (IN, [{"a"}])
-    membership.want([], FROM_LAST)
+    membership.want([], at_begin)
     assert (membership.state, model.joined, model.used) == (LEAVING, [{"a"}], [{"a"}])
-    membership.want([], FROM_LAST)
+    membership.want([], at_begin)
     assert membership.state is LEAVING
-    membership.want(["a"], FROM_LAST)
+    membership.want(["a"], at_begin)
     await model.settled()
     assert (membership.state, len(model.joins)) == (IN, 1), "the clients came back"
-    membership.want(["a", "b"], FROM_LAST)
+    membership.want(["a", "b"], at_begin)
     await model.settled()
     assert (membership.state, model.joined, len(model.joins)) == (IN, [{"a", "b"}], 2)
-    membership.want([], FROM_LAST)
+    membership.want([], at_begin)
     model.pass_time()
     assert membership.state is WORKING
     await model.settled()
     assert (membership.state, model.joined, model.used) == (OUT, [], [])
-    membership.want(["b"], FROM_LAST)
+    membership.want(["b"], at_begin)
     await model.settled()
     assert (membership.state, model.joined) == (IN, [{"b"}])
     await membership.close()
@@ -141,9 +145,9 @@ async def test_a_group_is_left_some_time_after_its_last_client(monkeypatch: pyte
     monkeypatch.setattr(module, "LINGER_S", 0.01)
     model = ModelBacking()
     model.existing = {"a": (0, 0)}
-    model.membership.want(["a"], FROM_LAST)
+    model.membership.want(["a"], at_begin)
     await model.settled()
-    model.membership.want([], FROM_LAST)
+    model.membership.want([], at_begin)
     assert model.membership.state is LEAVING
     await until(lambda: model.membership.state is OUT)
     assert model.joined == []
@@ -152,15 +156,15 @@ async def test_a_group_is_left_some_time_after_its_last_client(monkeypatch: pyte
 async def test_what_is_wanted_while_it_works_is_reached_too() -> None:
     model = ModelBacking()
     model.existing, model.gate = {"a": (0, 0), "b": (0, 0)}, asyncio.Event()
-    model.membership.want(["a"], FROM_LAST)
+    model.membership.want(["a"], at_begin)
     await rounds()
-    model.membership.want(["b"], FROM_LAST)
+    model.membership.want(["b"], at_begin)
     model.gate.set()
     await model.settled()
     assert model.joined == [{"b"}]
     model.gate.clear()
-    model.membership.want(["a"], FROM_LAST)
-    model.membership.want([], FROM_LAST)
+    model.membership.want(["a"], at_begin)
+    model.membership.want([], at_begin)
     model.gate.set()
     await model.settled()
     assert (model.membership.state, model.joined) == (OUT, [])
@@ -171,28 +175,28 @@ async def test_a_failure_is_told_and_tried_again() -> None:
     model.existing = {"a": (0, 0)}
     for error, problem in ((ClusterError("not now"), "not now"), (ZeroDivisionError("a bug"), "ZeroDivisionError('a bug')")):
         model.error = error
-        model.membership.want(["a"], FROM_LAST)
+        model.membership.want(["a"], at_begin)
         await until(lambda text=problem: model.membership.problem == text)
         assert (model.membership.state, model.joined) == (WORKING, [])
         model.error = None
         await model.settled()
         assert (model.membership.state, model.membership.problem, model.joined) == (IN, None, [{"a"}])
-        model.membership.want([], FROM_LAST)
+        model.membership.want([], at_begin)
         model.pass_time()
         await model.settled()
 
 
 async def test_a_topic_is_joined_once_it_exists() -> None:
     model = ModelBacking()
-    model.membership.want(["a", "b"], FROM_LAST)
+    model.membership.want(["a", "b"], at_begin)
     await model.settled()
     assert (model.membership.state, model.joins, model.membership.problem) == (OUT, [], None)
     model.existing["a"] = (0, 0)
-    model.membership.want(["a", "b"], FROM_LAST)
+    model.membership.want(["a", "b"], at_begin)
     await model.settled()
     assert model.joined == [{"a"}]
     model.existing["b"] = (0, 0)
-    model.membership.want(["a", "b"], FROM_LAST)
+    model.membership.want(["a", "b"], at_begin)
     model.pass_time()
     await model.settled()
     assert model.joined == [{"a", "b"}]
@@ -205,7 +209,7 @@ async def test_topics_that_are_created_one_by_one_are_joined_together() -> None:
     model.existing["t0"] = (0, 0)
     for name in names:
         model.existing[name] = (0, 0)
-        model.membership.want(names, FROM_LAST)
+        model.membership.want(names, at_begin)
         await model.settled()
     assert model.joined == [{"t0"}]
     model.pass_time()
@@ -218,7 +222,7 @@ async def test_a_topic_that_is_wanted_later_is_joined_at_once() -> None:
     model = ModelBacking()
     model.existing = {"a": (0, 0), "b": (0, 0)}
     for wanted in (["a"], ["a", "b"], ["b"]):
-        model.membership.want(wanted, FROM_LAST)
+        model.membership.want(wanted, at_begin)
         await model.settled()
         assert model.joined == [set(wanted)]
 
@@ -226,11 +230,11 @@ async def test_a_topic_that_is_wanted_later_is_joined_at_once() -> None:
 async def test_a_membership_that_is_over_is_begun_anew_at_once() -> None:
     model = ModelBacking()
     model.existing["a"] = (0, 0)
-    model.membership.want(["a"], FROM_LAST)
+    model.membership.want(["a"], at_begin)
     await model.settled()
     assert model.membership._joined is not None
     model.membership._joined.is_over = True  # type: ignore[misc]
-    model.membership.want(["a"], FROM_LAST)
+    model.membership.want(["a"], at_begin)
     await model.settled()
     assert len(model.joins) == 2
 
@@ -239,12 +243,12 @@ async def test_pulls_that_wait_for_a_queue_look_again_when_the_group_is_joined_a
     """Another gateway has the queue, and when this one gets it, that is another lane."""
     model = ModelBacking()
     model.existing = {"a": (0, 0), "b": (0, 0)}
-    model.membership.want(["a"], FROM_LAST)
+    model.membership.want(["a"], at_begin)
     await model.settled()
     reading = spawn(model.feeds[0].read(0), "pull", log_errors=False)
     await rounds()
     assert not reading.done()
-    model.membership.want(["a", "b"], FROM_LAST)
+    model.membership.want(["a", "b"], at_begin)
     with pytest.raises(LaneRevoked):
         await reading
 
@@ -252,11 +256,11 @@ async def test_pulls_that_wait_for_a_queue_look_again_when_the_group_is_joined_a
 async def test_a_membership_that_is_closed_does_nothing_any_more() -> None:
     model = ModelBacking()
     model.existing, model.gate = {"a": (0, 0)}, asyncio.Event()
-    model.membership.want(["a"], FROM_LAST)
+    model.membership.want(["a"], at_begin)
     await rounds()
     await model.membership.close()
     model.gate.set()
-    model.membership.want(["a"], FROM_LAST)
+    model.membership.want(["a"], at_begin)
     await rounds()
     assert (model.joins, model.joined) == ([], [])
 
@@ -279,7 +283,7 @@ def test_the_membership_is_at_last_as_it_is_wanted(actions: list[tuple[str, Any]
         for action, value in actions:
             before = membership.state
             if action == "want":
-                membership.want(value, FROM_LAST)
+                membership.want(value, at_begin)
                 joined = {WORKING, IN} if value else {LEAVING}
                 allowed = {OUT: {WORKING} if value else {OUT}, WORKING: {WORKING}, LEAVING: joined, IN: joined}
                 assert membership.state in allowed[before]
@@ -297,7 +301,7 @@ def test_the_membership_is_at_last_as_it_is_wanted(actions: list[tuple[str, Any]
         model.error = None
         wanted = membership._wanted
         for _ in range(2):
-            membership.want(wanted, FROM_LAST)
+            membership.want(wanted, at_begin)
             await model.settled()
             if membership._timer is not None:
                 model.pass_time()
@@ -316,82 +320,17 @@ def test_the_membership_is_at_last_as_it_is_wanted(actions: list[tuple[str, Any]
         asyncio.run(run())
 
 
-# --- where a group begins -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "bounds", "consume_from", "start"),
-    [
-        ("a", (0, 5), FROM_LAST, Start.EARLIEST),
-        ("a", (0, module.YOUNG_MESSAGES), FROM_LAST, Start.EARLIEST),
-        ("a", (0, module.YOUNG_MESSAGES + 1), FROM_LAST, Start.LATEST),
-        ("a", (1, 5), FROM_LAST, Start.LATEST),
-        ("a", (1, 5), FROM_FIRST, Start.EARLIEST),
-        ("a", (1, 5), "CONSUME_FROM_MIN_OFFSET", Start.EARLIEST),
-        ("a", (1, 5), "CONSUME_FROM_MAX_OFFSET", Start.LATEST),
-        ("a", (1, 5), FROM_TIMESTAMP, None),
-        ("a", (0, 5), FROM_TIMESTAMP, Start.EARLIEST),
-        ("%RETRY%g", (1, 5), FROM_LAST, Start.EARLIEST),
-    ],
-)
-async def test_where_a_new_group_begins(name: str, bounds: tuple[int, int], consume_from: str, start: Start | None) -> None:
-    model = ModelBacking()
-    model.existing[name] = bounds
-    model.membership.want([name], consume_from)
-    await model.settled()
-    ((topic, found),) = model.joins[0].items()
-    assert topic == f"stored-{name}"
-    if start is None:
-        assert isinstance(found, int)
-        assert abs(time.time() - module.TIMESTAMP_S - found / 1000) < 60
-    else:
-        assert found is start
-    await model.membership.close()
-
-
-async def test_a_topic_is_young_as_long_as_all_its_queues_are() -> None:
-    async with serving() as served:
-        client = await served.connect()
-        topic = await served.create(queues=2)
-        assert await is_young(served.broker.services, topic)
-        await client.store(b"a", b"b", queue=1)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(module, "YOUNG_MESSAGES", 2)
-            assert await is_young(served.broker.services, topic)
-            await client.store(b"c")
-            assert not await is_young(served.broker.services, topic)
-
-
-async def test_a_new_group_that_wants_the_newest_messages_begins_at_the_end_of_an_old_topic(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "YOUNG_MESSAGES", 1)
-    async with serving(owns_groups=False) as served:
-        client = await served.connect()
-        await client.store(b"old", b"old")
-        await client.join("t", consume_from=FROM_LAST)
-        topic = await served.broker.readable_topic("t")
-        await until(lambda: (feed := served.broker.feed_of("g", topic, 0)) is not None and feed.is_held)
-        assert await client.committed() == 2
-        waiting = client.start_pull(2, sys_flag=PULL_HELD)
-        await client.store(b"new")
-        answer = await client.answer(waiting)
-        from mqbridge.rocketmq.wire.record import decode_records
-
-        assert bodies_of(decode_records(answer.body)) == [b"new"]
-
-
 async def test_a_group_that_was_left_because_its_topic_was_deleted_is_joined_anew() -> None:
     model = ModelBacking()
     model.existing = {"a": (0, 0)}
-    model.membership.want(["a"], FROM_LAST)
+    model.membership.want(["a"], at_begin)
     await model.settled()
     joined = model.membership._joined
-    model.membership.want(["a"], FROM_LAST)
+    model.membership.want(["a"], at_begin)
     await model.settled()
     assert model.membership._joined is joined
     joined.is_over = True
-    model.membership.want(["a"], FROM_LAST)
+    model.membership.want(["a"], at_begin)
     await model.settled()
     assert model.membership._joined is not joined
     assert model.joined == [frozenset({"a"})]
