@@ -126,6 +126,18 @@ class OwnGroups:
             await self._note_deleted(key, deleted - {key.partition})
         return begin
 
+    async def begin(self, topic: ListenedTopic, partition: int, group: str, start: GroupStart) -> Position:
+        """Return where a group begins to read a partition, for clients that use no feed; a new one is created in all partitions.
+
+        Raises RequestRefused, ClusterError.
+        """
+        key = self._partitions.key(topic, partition, group)
+        async with limited(f"opening group {group} of topic {topic.name}"):
+            if self._store.load(key) is None:
+                await self.create(topic, group, start)
+            async with self._locks.hold(key):
+                return await self._begin(key, topic, partition, start)
+
     def _deleted_partitions(self, key: GroupKey) -> set[str]:
         """Return the names of the partitions in which the group was deleted, while it is in others of the topic."""
         text = self._store.note(self._note_key(key))
