@@ -28,7 +28,14 @@ TWO_BYTE_PREFIXES = [bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value i
 
 def encode_varint(value: int) -> bytes:
     """Encode an unsigned value of up to 64 bits."""
-    return SMALL_VARINTS[value] if value < 1 << 14 else _encode(value)
+    if value < 1 << 14:
+        return SMALL_VARINTS[value]
+    leading = TWO_BYTE_PREFIXES[value & 0x3FFF]
+    value >>= 14
+    while value >= 1 << 14:  # 14 bits at once: a value of 63 bits takes a third of the time of `_encode`
+        leading += TWO_BYTE_PREFIXES[value & 0x3FFF]
+        value >>= 14
+    return leading + SMALL_VARINTS[value]
 
 
 def decode_varint(data: bytes, at: int) -> tuple[int, int]:
@@ -37,6 +44,13 @@ def decode_varint(data: bytes, at: int) -> tuple[int, int]:
     An encoding of ten bytes may contain up to 70 bits, which are all returned. Raises RemoteProtocolError if the encoding is
     incomplete or longer.
     """
+    try:  # nearly all values have one or two bytes
+        if (first := data[at]) < 0x80:
+            return first, at + 1
+        if (second := data[at + 1]) < 0x80:
+            return first & 0x7F | second << 7, at + 2
+    except IndexError:
+        pass
     value = shift = 0
     for index in range(at, min(at + MAX_VARINT_BYTES, len(data))):
         byte = data[index]

@@ -11,6 +11,8 @@ from mqbridge.pulsar.wire.pb.PulsarApi_pb2 import CompressionType, KeyValue, Mes
 from mqbridge.rocketmq.wire import compression, properties
 from mqbridge.rocketmq.wire.neutral_record import encode_neutral
 from mqbridge.rocketmq.wire.record import SysFlag
+from mqbridge.tubemq.mapping.unit_format import unit_of_data
+from mqbridge.tubemq.wire.payload import join_payload
 
 PUBLISHED_MS = 1_700_000_000_000
 
@@ -60,5 +62,16 @@ def rocketmq_records() -> list[Unit]:
     ]
 
 
-SAMPLES: dict[str, Callable[[], list[Unit]]] = {"pulsar.entry": pulsar_entries, "rocketmq.record": rocketmq_records}
+def tubemq_messages() -> list[Unit]:
+    """A message without attributes, one with those of a Java producer, and one with items that are no properties."""
+    attributes = b"$msgType$=paid,$msgTime$=202311142213,a=1,a=2"
+    messages = [join_payload(None, b"plain"), join_payload(attributes, b"body"), join_payload(b"odd,,a=1,b=\xff", b"all fields")]
+    return [unit_of_data(data, flag)._replace(published_ms=PUBLISHED_MS + index) for index, (data, flag) in enumerate(messages)]
+
+
+SAMPLES: dict[str, Callable[[], list[Unit]]] = {
+    "pulsar.entry": pulsar_entries,
+    "rocketmq.record": rocketmq_records,
+    "tubemq.message": tubemq_messages,
+}
 """Units by the name of their format."""

@@ -6,7 +6,9 @@ from google.protobuf.message import Message as Protobuf
 
 from mqbridge.errors import ProtocolError
 from mqbridge.tubemq.client.consumer.flow_control import parse_rules
+from mqbridge.tubemq.mapping.sdk_units import message_of_unit, unit_of_message
 from mqbridge.tubemq.mapping.stored import decode
+from mqbridge.tubemq.mapping.unit_format import unit_of_data
 from mqbridge.tubemq.wire import rpc, string_formats, tdmsg
 from mqbridge.tubemq.wire.frame import FrameMeter, encode_frame, split_frame
 from mqbridge.tubemq.wire.payload import checksum, join_payload, split_payload
@@ -83,6 +85,7 @@ text_choice = Choice(
             ),
         ),
         *map(text_reader, (string_formats.parse_held_partitions, parse_rules)),
+        *map(text_reader, (string_formats.parse_member_partition, string_formats.parse_condition)),
     ]
 )
 TEXTS = [
@@ -91,6 +94,7 @@ TEXTS = [
     b"t#1:3:1,2:3:1#1048576",
     b"t#1:1:3:1", b"1:t:0", b"1:t:0=5,1:t:1=7", b"t#1:0,1:1",
     b'[{"type":0,"rule":[{"start":"08:00","end":"17:30","dltInM":1024,"limitInM":20,"freqInMs":1000}]}]',
+    b"c@g#1:127.0.0.1:8123#t:0", b"t#t1,t2",
 ]  # fmt: skip
 
 PACKED = [
@@ -108,13 +112,18 @@ def read_packed(data: bytes) -> None:
 
 
 def read_pack(data: bytes) -> None:
-    """Flag, two bytes of size, content: each with the right checksum, as the broker has made sure; every field."""
+    """Flag, two bytes of size, content: each with the right checksum, as the broker has made sure; every field.
+
+    An SDK that reads a message from a listener gets what another one sent.
+    """
     pack, at = [], 0
     while at + 3 <= len(data):
         size = int.from_bytes(data[at + 1 : at + 3])
         content = data[at + 3 : at + 3 + size]
         pack.append(TransferedMessage(messageId=at, checkSum=checksum(content), flag=data[at], payLoadData=content))
         split_payload(content, data[at])
+        unit = unit_of_data(content, data[at])
+        must_equal(unit_of_message(message_of_unit(unit)), unit)
         at += 3 + size
     for message in decode(pack, 28):
         assert message.defect is None

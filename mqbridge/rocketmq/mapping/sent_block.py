@@ -14,28 +14,22 @@ place for the order of system properties, empty values, or the number of redeliv
                 b: STRING is base64, as the property string contains ~, |, unprintable characters, or bytes that are not UTF-8
     STRING      the property string, byte for byte
 
-The CRC tells whether the value belongs to the message: it does not fit after a route has edited the message, or when a consumer
-has sent another message on with copies of its properties. Its fields are the payload, the other properties in their order, key,
-ordering key, index keys, type, attributes, event time and delivery time. Origin and hops are not among them: they change when
-a route copies the message.
+The CRC tells whether the value belongs to the message, see `mqbridge.mapping.message_checksum`.
 """
 
 import base64
 from collections.abc import Sequence
-from itertools import chain
 from typing import NamedTuple
 
+from mqbridge.mapping.message_checksum import CHECKSUM_DIGITS, message_checksum
 from mqbridge.mapping.reserved_properties import read_number
 from mqbridge.message import Message, Pair
 from mqbridge.rocketmq.wire.properties import NAME_END, VALUE_END
-from mqbridge.wire.checksum import crc32
 
 _VERSION = "1:"
-_CRC_END = len(_VERSION) + 8
+_CRC_END = len(_VERSION) + CHECKSUM_DIGITS
 """The index of the colon behind the CRC."""
 _NAME_END_CHARACTER, _VALUE_END_CHARACTER = "~", "|"
-_BETWEEN = "\0"
-"""Separates the texts whose CRC is computed."""
 _MAX_STRING_BYTES = 0xFFFF
 """The longest property string that fits the field of a record."""
 _INT32, _INT64 = range(-(1 << 31), 1 << 31), range(-(1 << 63), 1 << 63)
@@ -54,13 +48,13 @@ def write_sent_block(sent: SentBlock, message: Message, properties: Sequence[Pai
     """Return the value for the message that was mapped from `sent`; `properties` are its properties without this one."""
     born = "" if sent.born_timestamp == message.event_time else sent.born_timestamp
     rest = f":{sent.flag or ''}:{sent.reconsume_times or ''}:{born}:{_format_string(sent.properties)}"
-    return f"{_VERSION}{_checksum(rest, message, properties)}{rest}"
+    return f"{_VERSION}{message_checksum(rest, message, properties)}{rest}"
 
 
 def read_sent_block(value: str, message: Message, properties: Sequence[Pair]) -> SentBlock | None:
     """Return what an SDK sent; None if the value does not fit the message and its other `properties`. Raises nothing."""
     crc, rest = value[len(_VERSION) : _CRC_END], value[_CRC_END:]
-    if not value.startswith(_VERSION) or crc != _checksum(rest, message, properties):
+    if not value.startswith(_VERSION) or crc != message_checksum(rest, message, properties):
         return None
     try:
         _, flag, reconsume_times, born, form, string = rest.split(":", 5)
@@ -98,29 +92,3 @@ def _parse_string(form: str, string: str) -> bytes:
         case "b":
             return base64.b64decode(string, validate=True)
     raise ValueError(form)
-
-
-def _checksum(rest: str, message: Message, properties: Sequence[Pair]) -> str:
-    """Return the CRC-32 of the texts in the order below, joined by NUL, in UTF-8 (lone surrogates included)."""
-    payload, event_time, deliver_at = message.payload, message.event_time, message.deliver_at
-    texts = (
-        rest,
-        "" if payload is None else f"{crc32(payload):08x}",
-        _tagged(message.key),
-        _tagged(message.ordering_key),
-        _tagged(message.msg_type),
-        _tagged(message.attributes),
-        "" if event_time is None else str(event_time),
-        "" if deliver_at is None else str(deliver_at),
-        str(len(message.keys)),
-        *message.keys,
-        *chain.from_iterable(properties),
-    )
-    return f"{crc32(_BETWEEN.join(texts).encode('utf-8', 'surrogatepass')):08x}"
-
-
-def _tagged(value: str | bytes | None) -> str:
-    """Return a text that tells texts, bytes and None apart."""
-    if value is None:
-        return ""
-    return f"t{value}" if isinstance(value, str) else f"b{value.hex()}"

@@ -5,6 +5,7 @@ from mqbridge.adapter.registry import Adapter
 from mqbridge.tubemq.adapter.config import TubeMQCluster, TubeMQInboundOptions, TubeMQOutboundOptions
 from mqbridge.tubemq.mapping.preview import preview
 from mqbridge.tubemq.mapping.table import TABLE
+from mqbridge.tubemq.mapping.unit_format import FORMATS
 
 
 def _make_cluster(name: str, config: TubeMQCluster) -> Cluster:
@@ -21,5 +22,6 @@ ADAPTER = Adapter(
     make_cluster=_make_cluster,
     table=TABLE,
     preview=preview,
+    formats=FORMATS,
     uniform_groups=True,  # the Master refuses a member whose topics or filters differ from its group's
 )

@@ -181,6 +181,11 @@ def _is_unchanged(message: Message, attributes: bytes, msg_times: MsgTimes) -> b
         items = attributes.split(PAIR_SEPARATOR)
         if MARKER in items or is_appended(items[-1], blank=not message.payload):
             return False
+    return is_string_of(message, attributes, msg_times)
+
+
+def is_string_of(message: Message, attributes: bytes, msg_times: MsgTimes) -> bool:
+    """Return True if the pairs of an attribute string are the message's properties, and its type that of the message."""
     pairs = parse_pairs(attributes)
     return pairs == message.properties and system_fields(pairs, msg_times)[0] == message.msg_type
 

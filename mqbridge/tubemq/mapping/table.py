@@ -4,8 +4,28 @@ Fields of a send request and of a fetched message have their protobuf names; an 
 with `own=True` is only for values that come from TubeMQ. A pack is the messages that one get request returns.
 """
 
-from mqbridge.mapping.field_table import CARRIED, DROPPED, NATIVE, RECOMPUTED, FieldRule, FieldTable
+from collections.abc import Iterable
+
+from mqbridge.mapping.field_table import (
+    ACTED_ON,
+    CARRIED,
+    DROPPED,
+    IF_SENT,
+    KEPT,
+    LEFT_OUT,
+    NATIVE,
+    RECOMPUTED,
+    SET,
+    FieldRule,
+    FieldTable,
+    Returned,
+)
 from mqbridge.message import MSG_TIME, MSG_TYPE
+
+BLOCK = "mqbridge.tubemq.block"
+"""Property that holds the flag and the attribute string that a listener's SDK sent, see `sent_block`."""
+DEFECT = "mqbridge.tubemq.defect"
+"""Attribute of what a listener's SDK gets: why the body is raw."""
 
 REQUEST = (
     FieldRule("SendMessageRequestP2B.clientId", None, RECOMPUTED, "the sending client"),
@@ -69,6 +89,14 @@ RESERVED = (
     FieldRule("mqbridge.hops", "hops", CARRIED, "from the second gateway on"),
     FieldRule("mqbridge.u.*", "properties", CARRIED, "a user's pair with one of these names"),
     FieldRule(
+        BLOCK,
+        "properties",
+        CARRIED,
+        "in other systems: the flag and the attribute string that an SDK sent to a listener, if other fields cannot tell them",
+        own=True,
+    ),
+    FieldRule(DEFECT, "properties", CARRIED, "at a listener: why the message cannot be read; its body is raw", own=True),
+    FieldRule(
         "mqbridge.v",
         None,
         CARRIED,
@@ -83,4 +111,28 @@ NOT_READABLE = (
 )
 """Message fields that a TubeMQ message has no value for; so the native name is empty."""
 
-TABLE = FieldTable("tubemq", "TubeMQ", (*REQUEST, *TRANSFERED, *ATTRIBUTES, *RESERVED, *NOT_READABLE))
+_NOT_KEPT: dict[str, Returned] = {
+    **dict.fromkeys(("SendMessageRequestP2B.topicName", "SendMessageRequestP2B.partitionId"), ACTED_ON),
+    "SendMessageRequestP2B.checkSum": ACTED_ON,
+    **dict.fromkeys((f"SendMessageRequestP2B.{name}" for name in ("clientId", "sentAddr", "authInfo")), LEFT_OUT),
+    **dict.fromkeys((f"SendMessageRequestP2B.{name}" for name in ("msgType", "msgTime")), LEFT_OUT),
+    **dict.fromkeys(("TransferedMessage.messageId", "TransferedMessage.checkSum", "offset of the pack, index in it"), SET),
+}
+"""The fields that SDKs do not simply get back from a listener."""
+
+
+def _for_listeners(rules: Iterable[FieldRule], default: Returned) -> tuple[FieldRule, ...]:
+    """Return the rules with what SDKs get from a listener: the `default`, unless _NOT_KEPT says something else."""
+    return tuple(rule._replace(listener=_NOT_KEPT.get(rule.native, default)) if rule.native else rule for rule in rules)
+
+
+TABLE = FieldTable(
+    "tubemq",
+    "TubeMQ",
+    (*_for_listeners((*REQUEST, *TRANSFERED, *ATTRIBUTES), KEPT), *_for_listeners(RESERVED, IF_SENT), *NOT_READABLE),
+    listener="Where the backing stores messages of TubeMQ (the embedded log), they pass as they are. Elsewhere"
+    " `mqbridge.attributes` carries the attribute string, byte for byte, and its pairs are also properties. A string with items"
+    f" of a gateway, and a flag that does not follow from the data, are in the property `{BLOCK}`. A message that a route has"
+    " edited, or that a client of another system has sent, is given to SDKs with an attribute string of its own fields:"
+    f" `{MSG_TYPE}`, `{MSG_TIME}` (in UTC) and user properties, percent-encoded.",
+)

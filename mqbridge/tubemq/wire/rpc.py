@@ -3,8 +3,8 @@
 A request is (RpcConnHeader, RequestHeader, RequestBody), a response (RpcConnHeader, ResponseHeader, RspResponseBody or
 RspExceptionBody). Bytes after the third message are ignored: C++ clients send up to nine zero bytes there.
 
-Producers make one call per message. So requests, and responses in the layout that Java servers write, are handled without the
-generated protobuf classes, and a body is copied once. Responses in other layouts are parsed by the generated classes.
+Producers make one call per message. So requests and responses in the layouts that Java clients and servers write are handled
+without the generated protobuf classes, and a body is copied once. Other layouts are parsed by the generated classes.
 """
 
 from functools import cache, lru_cache
@@ -66,6 +66,14 @@ _RESPONSE_FLAG = b"\x02\x08\x01"
 """RpcConnHeader with its length; field 1 is 0 in requests, 1 in responses."""
 _SUCCESS_PREFIX = _RESPONSE_FLAG + b"\x04\x08\x00\x18\x03"
 """The first bytes of every successful response of a Java server: RpcConnHeader, and ResponseHeader with SUCCESS and version 3."""
+
+_REQUEST_PREFIX = _REQUEST_FLAG + b"\x04\x08"
+"""The first bytes of every request of a Java client: RpcConnHeader, and RequestHeader up to the service type."""
+_REQUEST_BODY_AT = 8
+"""Offset of RequestBody, with its length, behind this prefix, the service type, and the version with its tag."""
+_MAX_LENGTH_BYTES = 5
+"""Maximum length of the encoding of a length in protobuf."""
+_INT64_END = 1 << 63
 
 _TRANSIENT = ("ServerNotReadyException", "ServiceStoppingException")
 """Exceptions of a server that is starting or stopping. They are retried, although the server sends them with status FATAL."""
@@ -187,11 +195,41 @@ def request_prefix(service: int, method: int, timeout_ms: int, size: int) -> tup
 
 def decode_request(payload: bytes) -> Request:
     """Parse a request; bytes after it are ignored. Raises RemoteProtocolError."""
+    if payload.startswith(_REQUEST_PREFIX):
+        try:
+            request = _decode_java_request(payload)
+        except (IndexError, RemoteProtocolError):  # damaged: the general code says how
+            request = None
+        if request is not None:
+            return request
     _, at = _read_delimited(payload, 0)
     header_bytes, at = _read_delimited(payload, at)
     body_bytes, _ = _read_delimited(payload, at)
     header, body = parse(RequestHeader, header_bytes), parse(RequestBody, body_bytes)
     return Request(header.serviceType, body.method, header.protocolVer, body.timeout, body.request)
+
+
+def _decode_java_request(payload: bytes) -> Request | None:
+    """Parse a request in the layout of Java clients, which begins with _REQUEST_PREFIX; None for another layout.
+
+    Raises IndexError or RemoteProtocolError if the payload is too short.
+    """
+    service, version_tag, version = payload[5], payload[6], payload[7]
+    if service > 0x7F or version_tag != 0x10 or version > 0x7F:
+        return None
+    # RequestBody: 08, the method, 10, the timeout, 1a, the length of the request, the request. The method takes one byte.
+    size, at = decode_varint(payload, _REQUEST_BODY_AT)
+    end = at + size
+    method = payload[at + 1]
+    if payload[at] != 0x08 or method > 0x7F or payload[at + 2] != 0x10:
+        return None
+    timeout_ms, at = decode_varint(payload, at + 3)
+    if payload[at] != 0x1A or timeout_ms >= _INT64_END:
+        return None
+    length, start = decode_varint(payload, at + 1)
+    if start + length != end or end > len(payload) or start - at > 1 + _MAX_LENGTH_BYTES:
+        return None
+    return Request(service, method, version, timeout_ms, payload[start:end])
 
 
 def encode_response(method: int, data: bytes, version: int = PROTOCOL_VERSION) -> bytes:

@@ -105,6 +105,17 @@ class TopicMeta(NamedTuple):
         return sum(stores * partitions for _, stores, partitions, _ in self.deployments)
 
 
+class MemberPartition(NamedTuple):
+    """A partition that a member of a group holds, or is assigned; `consumer` is the member's client id."""
+
+    consumer: str
+    group: str
+    partition: PartitionRef
+
+    def __str__(self) -> str:
+        return format_subscription(*self)
+
+
 def _malformed(kind: str, text: str) -> RemoteProtocolError:
     """Return the error for a text that cannot be parsed; `kind` says what was expected, for example "broker"."""
     return RemoteProtocolError(f"{shorten(text)!r} is not a valid {kind}")
@@ -141,6 +152,15 @@ def parse_subscription(text: str, default_port: int = DEFAULT_BROKER_PORT) -> Pa
     return parse_partition(partition, default_port)
 
 
+def parse_member_partition(text: str, default_port: int = DEFAULT_BROKER_PORT) -> MemberPartition:
+    """Parse `consumer@group#id:host:port#topic:partition`."""
+    member, separator, partition = text.partition("#")
+    consumer, _, group = member.partition("@")
+    if not (separator and consumer and group) or "@" in group:
+        raise _malformed("subscription", text)
+    return MemberPartition(consumer, group, parse_partition(partition, default_port))
+
+
 def format_subscription(consumer: str, group: str, partition: PartitionRef) -> str:
     """Return the string with which a consumer reports to the Master that it holds `partition`."""
     return f"{consumer}@{group}#{partition}"
@@ -153,6 +173,11 @@ def parse_failure(text: str) -> tuple[int, PartitionRef]:
         return int(code), parse_partition(partition)
     except ValueError as error:
         raise _malformed("partition failure", text) from error
+
+
+def format_failure(code: int, partition: PartitionRef) -> str:
+    """Return the string with which a Broker reports that a consumer does not hold `partition`; `code` is an error code."""
+    return f"{code}:{partition}"
 
 
 def parse_topic_info(text: str) -> TopicInfo:
@@ -254,6 +279,15 @@ def parse_held_partitions(text: str) -> list[PartitionKey]:
 def format_condition(topic: str, types: Iterable[str]) -> str:
     """Return the filter of one topic, which selects the messages of these types, as `topic#type[,type]`."""
     return f"{topic}#{','.join(sorted(types))}"
+
+
+def parse_condition(text: str) -> tuple[str, frozenset[str]]:
+    """Return the topic and the types of `topic#type[,type]`, without white space around them; there is one type at least."""
+    topic, separator, items = text.partition("#")
+    topic, types = topic.strip(), frozenset([item.strip() for item in items.split(",") if item.strip()])
+    if not (separator and topic and types) or "#" in items:
+        raise _malformed("filter", text)
+    return topic, types
 
 
 def partition_ids(partitions: int, stores: int) -> list[int]:

@@ -1,4 +1,7 @@
-//! Functions for `mqbridge/tubemq`: split responses, decode packs, encode the send requests of a share.
+//! Functions for `mqbridge/tubemq`: split responses, decode packs, encode the send requests of a share; and for servers, packs from
+//! units.
+
+use std::collections::HashSet;
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::intern;
@@ -11,6 +14,7 @@ use crate::python::{Messages, catch_panic, or_none};
 use crate::tubemq::decode::{Decoder, MSG_TIME_DIGITS, MsgTimes, StoredMessage};
 use crate::tubemq::encode::{Encoder, MsgTimeTexts, Request};
 use crate::tubemq::pack::split_response;
+use crate::tubemq::served_pack::ServedPack;
 use crate::{Error, Result};
 
 /// Adds the classes and functions of this file to the Python module.
@@ -21,6 +25,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tubemq_split_answer, module)?)?;
     module.add_function(wrap_pyfunction!(tubemq_decode, module)?)?;
     module.add_function(wrap_pyfunction!(tubemq_encode, module)?)?;
+    module.add_function(wrap_pyfunction!(tubemq_served_pack, module)?)?;
     Ok(())
 }
 
@@ -321,4 +326,31 @@ fn failure_text(message: &Message, defect: &[u8]) -> String {
         numbers => format!("({})", numbers.iter().map(i64::to_string).collect::<Vec<_>>().join(", ")),
     };
     format!("the message at {position} could not be read: {}", String::from_utf8_lossy(defect))
+}
+
+// --- packs of a server ------------------------------------------------------------------------------------------------
+
+/// Returns the fields `messages` of a response with those units that have one of `types` (none means all), and how many they are;
+/// None if only the pure Python code can make them. A unit has the values of a `Unit`; `ids` are their message ids.
+#[pyfunction]
+fn tubemq_served_pack<'py>(
+    py: Python<'py>,
+    units: Vec<Bound<'py, PyTuple>>,
+    ids: Vec<i64>,
+    types: HashSet<Vec<u8>>,
+) -> PyResult<Option<(Bound<'py, PyBytes>, usize)>> {
+    catch_panic(|| {
+        if units.len() != ids.len() {
+            return Ok(None);
+        }
+        let contents = units.iter().map(|unit| Ok(unit.get_item(0)?.cast_into::<PyBytes>()?)).collect::<PyResult<Vec<_>>>()?;
+        let types: Vec<_> = types.into_iter().collect();
+        let selected = ServedPack::select(contents.iter().map(|data| data.as_bytes()).zip(ids), &types);
+        let Some(pack) = or_none(py, selected)? else { return Ok(None) };
+        let data = PyBytes::new_with(py, pack.size, |out| {
+            pack.write(out);
+            Ok(())
+        })?;
+        Ok(Some((data, pack.count())))
+    })
 }

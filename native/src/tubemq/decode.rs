@@ -16,7 +16,7 @@ use crate::tubemq::escapes::{MARKER, unescape_pair};
 /// Bit of a message's flag: its data begin with an attribute string.
 const HAS_ATTRIBUTES: i32 = 1;
 /// Clears the sign bit of a CRC-32.
-const CHECKSUM_MASK: u32 = 0x7FFF_FFFF;
+pub const CHECKSUM_MASK: u32 = 0x7FFF_FFFF;
 /// Size of the length field before an attribute string.
 pub const LENGTH_BYTES: usize = 4;
 /// Number of digits of a `$msgTime$` value (yyyyMMddHHmm); a value of another length is not a time.
@@ -177,7 +177,7 @@ impl<'m, M: MsgTimes> Decoder<'m, M> {
 /// Returns the offset at which the attribute string ends and the body begins; None if there is no attribute string.
 ///
 /// If the length field is negative or exceeds the data, all data are the body, although the flag announces an attribute string.
-fn attributes_end(data: &[u8], flag: i32) -> Option<usize> {
+pub fn attributes_end(data: &[u8], flag: i32) -> Option<usize> {
     if flag & HAS_ATTRIBUTES == 0 {
         return None;
     }

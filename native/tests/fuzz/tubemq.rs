@@ -1,9 +1,11 @@
-//! Fuzzes the decoder of a Broker's response to a get, and the encoder of send requests, whose messages must be decodable again.
+//! Fuzzes the decoder of a Broker's response to a get, and the encoders of send requests and of a server's responses, whose messages
+//! must be decodable again.
 
 use mqbridge_native::message::{Slice, Source, Store};
 use mqbridge_native::tubemq::decode::{Decoder, MsgTimes, StoredMessage};
 use mqbridge_native::tubemq::encode::{Encoder, MsgTimeTexts};
 use mqbridge_native::tubemq::pack::split_response;
+use mqbridge_native::tubemq::served_pack::ServedPack;
 use mqbridge_native::{Error, Result};
 
 /// Stands for the time zone, which Python provides: a `$msgTime$` value is a number of seconds.
@@ -30,8 +32,31 @@ fn checksum(data: &[u8]) -> i32 {
     (crc32fast::hash(data) & 0x7FFF_FFFF) as i32
 }
 
-/// Decodes the messages of a response. The checksums of messages with an even id are corrected first.
+/// Serves a unit to consumers of all types, and of the type `t1`; returns the encoded messages.
+fn serve(unit: &[u8], id: i64) -> Result<Vec<u8>> {
+    let _ = ServedPack::select([(unit, id)].into_iter(), &[b"t1".to_vec()]).map(written);
+    ServedPack::select([(unit, id)].into_iter(), &[]).map(written)
+}
+
+fn written(pack: ServedPack) -> Vec<u8> {
+    let mut out = vec![0; pack.size];
+    pack.write(&mut out);
+    out
+}
+
+/// Serves a message of a response as a unit, and reads it again.
+fn serve_again(message: &StoredMessage, data: &[u8]) {
+    let unit = [&((8 + data.len()) as u32).to_be_bytes(), &message.flag.to_be_bytes()[..], data].concat();
+    let served = serve(&unit, message.id).unwrap();
+    let (messages, _) = split_response(&served, 1).unwrap();
+    assert_eq!((messages.len(), messages[0].id, messages[0].flag), (1, message.id, message.flag));
+    assert_eq!((messages[0].check_sum, messages[0].data.bytes_in(&served)), (checksum(data), data));
+}
+
+/// Decodes the messages of a response, and serves them again. The checksums of messages with an even id are corrected first. The
+/// data are also served as a unit themselves.
 pub fn decode(data: &[u8]) -> Result<Store> {
+    let _ = serve(data, -1);
     let mut store = Store::new();
     let source = store.add_source(Source::Owned(data.to_vec()));
     let (messages, other_fields) = split_response(data, source).ok_or(Error::Unsupported)?;
@@ -39,6 +64,7 @@ pub fn decode(data: &[u8]) -> Result<Store> {
     let mut zone = Zone;
     let mut decoder = Decoder::new(28, &mut zone);
     for (index, mut message) in (0..).zip(messages) {
+        serve_again(&message, store.bytes(message.data));
         if message.id & 1 == 0 {
             message.check_sum = checksum(store.bytes(message.data));
         }

@@ -108,4 +108,4 @@ def test_every_field_says_what_an_sdk_gets() -> None:
 def test_a_mapping_to_another_system_says_what_an_sdk_of_the_source_gets() -> None:
     for step in map_fields(TABLE, TUBEMQ):
         assert step.listener is RULES[step.source].listener
-    assert all(step.listener is None for step in map_fields(TUBEMQ, TABLE))
+    assert all(step.listener is None for step in map_fields(PULSAR, TABLE))

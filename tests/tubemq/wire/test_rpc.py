@@ -3,13 +3,16 @@
 import contextlib
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mqbridge.errors import Failure, ProtocolError, RemoteProtocolError, ServerRefused
 from mqbridge.tubemq.wire import rpc
 from mqbridge.tubemq.wire.pb.broker_pb2 import SendMessageResponseB2P
 from mqbridge.tubemq.wire.pb.master_pb2 import RegisterRequestP2M
+from mqbridge.tubemq.wire.pb.rpc_pb2 import RequestBody, RequestHeader, RpcConnHeader
+from mqbridge.wire.varint import decode_varint
+from tests.example_counts import examples
 from tests.tubemq.wire.vectors import REGISTER_BODY, REGISTER_PAYLOAD, REGISTER_REQUEST
 
 
@@ -104,3 +107,81 @@ def test_a_damaged_request_is_a_protocol_error(at: int, noise: bytes) -> None:
 def test_a_missing_required_field() -> None:
     with pytest.raises(RemoteProtocolError, match="SendMessageResponseB2P"):
         rpc.parse(SendMessageResponseB2P, b"\x08\x01")
+
+
+def parse_by_protobuf(payload: bytes) -> rpc.Request | None:
+    """Return the request as protobuf parses it; None if it is damaged."""
+    parts, at = [], 0
+    try:
+        for _ in range(3):
+            size, start = decode_varint(payload, at)
+            if start + size > len(payload):
+                return None
+            parts.append(payload[start : (at := start + size)])
+        header, body = rpc.parse(RequestHeader, parts[1]), rpc.parse(RequestBody, parts[2])
+    except RemoteProtocolError:
+        return None
+    return rpc.Request(header.serviceType, body.method, header.protocolVer, body.timeout, body.request)
+
+
+def must_agree(payload: bytes) -> None:
+    expected = parse_by_protobuf(payload)
+    if expected is None:
+        with pytest.raises(RemoteProtocolError):
+            rpc.decode_request(payload)
+    else:
+        found = rpc.decode_request(payload)
+        assert found == expected
+        assert type(found) is rpc.Request
+        assert type(found.body) is bytes
+
+
+def delimited(*messages: bytes) -> bytes:
+    return b"".join(rpc._encode_delimited(message) for message in messages)
+
+
+int32s, int64s = st.integers(-(1 << 31), (1 << 31) - 1), st.integers(-(1 << 63), (1 << 63) - 1)
+small = st.integers(0, 200)
+
+
+@given(
+    st.fixed_dictionaries({}, optional={"serviceType": small | int32s, "protocolVer": small | int32s}),
+    st.fixed_dictionaries({"method": small | int32s}, optional={"timeout": small | int64s, "request": st.binary(max_size=300)}),
+    st.booleans(),
+    st.binary(max_size=9),
+)
+def test_requests_are_parsed_as_by_protobuf(header: dict[str, int], body: dict[str, object], traced: bool, after: bytes) -> None:
+    connection = RpcConnHeader(flag=0, traceId=1 if traced else None)
+    parts = (connection, RequestHeader(**header), RequestBody(**body))  # type: ignore[arg-type]
+    must_agree(delimited(*(part.SerializeToString() for part in parts)) + after)
+
+
+request_bytes = st.sampled_from(
+    [
+        *(b"\x08", b"\x0d", b"\x8d\x00", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x10", b"\x90\x4e", b"\x1a", b"\x03"),
+        *(b"abc", b"\x00", b"\x83\x00", b"\x83\x80\x80\x80\x80\x00", b"\x08\x0d\x10\x90\x4e\x1a\x03abc", b"\x20\x01", b"\x0c"),
+        b"\xff" * 10,
+    ]
+)
+
+
+@settings(max_examples=examples(2000))
+@given(st.lists(request_bytes, max_size=8).map(b"".join), st.lists(request_bytes, max_size=4).map(b"".join))
+@example(b"\x08\x0d\x10\x90\x4e\x1a\x83\x80\x80\x80\x80\x00abc", b"\x08\x03\x10\x03")
+@example(b"\x08\x0d\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x1a\x03abc", b"\x08\x03\x10\x03")
+@example(b"\x08\x0d\x10\x05\x1a\x04abc", b"\x08\x03\x10\x03")
+@example(b"\x08\x0d\x10\x05\x1a\x02abc", b"\x08\x03\x10\x03")
+def test_odd_requests_are_parsed_as_by_protobuf(body: bytes, header: bytes) -> None:
+    must_agree(b"\x02\x08\x00" + delimited(header, body))
+
+
+@settings(max_examples=examples(2000))
+@given(st.integers(0, len(REGISTER_PAYLOAD)), st.binary(max_size=6), st.integers(0, 6))
+def test_damaged_requests_are_parsed_as_by_protobuf(at: int, noise: bytes, removed: int) -> None:
+    must_agree(REGISTER_PAYLOAD[:at] + noise + REGISTER_PAYLOAD[at + removed :])
+
+
+def test_every_truncation_of_a_request_is_a_protocol_error() -> None:
+    for end in range(len(REGISTER_PAYLOAD)):
+        with pytest.raises(RemoteProtocolError):
+            rpc.decode_request(REGISTER_PAYLOAD[:end])

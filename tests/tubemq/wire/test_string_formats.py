@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mqbridge.errors import RemoteProtocolError
 from mqbridge.tubemq.wire import string_formats
-from mqbridge.tubemq.wire.string_formats import Broker, PartitionKey, PartitionRef, TopicInfo, TopicMeta
+from mqbridge.tubemq.wire.string_formats import Broker, MemberPartition, PartitionKey, PartitionRef, TopicInfo, TopicMeta
 
 BROKER = Broker(1, "10.0.0.5", 8123)
 PARTITION = PartitionRef(BROKER, "demo", 0)
@@ -31,10 +31,15 @@ def test_subscription() -> None:
     written = "g1_10.0.0.9-77-1-2-Pull-2.5.0@g1#1:10.0.0.5:8123#demo:0"
     assert string_formats.parse_subscription(written) == PARTITION
     assert string_formats.format_subscription("g1_10.0.0.9-77-1-2-Pull-2.5.0", "g1", PARTITION) == written
+    parsed = string_formats.parse_member_partition(written)
+    assert parsed == MemberPartition("g1_10.0.0.9-77-1-2-Pull-2.5.0", "g1", PARTITION)
+    assert str(parsed) == written
+    assert string_formats.parse_member_partition("c@g#1:h: #demo:0", 8124).partition.broker.port == 8124
 
 
 def test_failure() -> None:
     assert string_formats.parse_failure("411:1:10.0.0.5:8123#demo:0") == (411, PARTITION)
+    assert string_formats.format_failure(411, PARTITION) == "411:1:10.0.0.5:8123#demo:0"
 
 
 @pytest.mark.parametrize(
@@ -73,6 +78,30 @@ def test_a_large_cluster_is_accepted() -> None:
 
 def test_condition() -> None:
     assert string_formats.format_condition("demo", ["t2", "t1"]) == "demo#t1,t2"
+    assert string_formats.parse_condition("demo#t1,t2") == ("demo", frozenset({"t1", "t2"}))
+
+
+@pytest.mark.parametrize("written", [" demo #t1, t2 ", "demo#,t2,,t1,", "demo#t1,t2,t1"])
+def test_a_condition_may_have_blanks_and_repeated_types(written: str) -> None:
+    assert string_formats.parse_condition(written) == ("demo", frozenset({"t1", "t2"}))
+
+
+@pytest.mark.parametrize("written", ["", "demo", "demo#", "demo# , ", "#t1", " #t1", "demo#t1#t2", "t1,t2"])
+def test_a_malformed_condition(written: str) -> None:
+    with pytest.raises(RemoteProtocolError, match="is not a valid filter"):
+        string_formats.parse_condition(written)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *("", "c@g", "c@g#", "c#1:h:1#demo:0", "@g#1:h:1#demo:0", "c@#1:h:1#demo:0", "c@g@h#1:h:1#demo:0", "c@g#1:h:1"),
+        *("c@g#h:1#demo:0", "c@g#1:h:1#demo:x", "c@g#1:h:1#demo:0#", "c@g#1:h:99999#demo:0", "1:h:1#demo:0"),
+    ],
+)
+def test_a_malformed_subscription(written: str) -> None:
+    with pytest.raises(RemoteProtocolError, match="is not a valid"):
+        string_formats.parse_member_partition(written)
 
 
 def test_partition_ids_of_several_stores() -> None:
@@ -85,6 +114,8 @@ PARSERS = [
     string_formats.parse_subscription,
     string_formats.parse_failure,
     string_formats.parse_topic_info,
+    string_formats.parse_member_partition,
+    string_formats.parse_condition,
 ]
 
 
@@ -103,7 +134,21 @@ brokers = st.builds(Broker, st.integers(0, 2**31 - 1), names, st.integers(1, 655
 def test_partitions_round_trip(ref: PartitionRef) -> None:
     assert string_formats.parse_partition(str(ref)) == ref
     assert string_formats.parse_subscription(string_formats.format_subscription("c", "g", ref)) == ref
-    assert string_formats.parse_failure(f"412:{ref}") == (412, ref)
+    assert string_formats.parse_failure(string_formats.format_failure(412, ref)) == (412, ref)
+
+
+members = st.text("abcXYZ_019-.", min_size=1, max_size=12)
+
+
+@given(st.builds(MemberPartition, members, members, st.builds(PartitionRef, brokers, names, st.integers(0, 99_999))))
+def test_subscriptions_round_trip(held: MemberPartition) -> None:
+    assert string_formats.parse_member_partition(str(held)) == held
+    assert string_formats.parse_subscription(str(held)) == held.partition
+
+
+@given(names, st.frozensets(names, min_size=1, max_size=5))
+def test_conditions_round_trip(topic: str, types: frozenset[str]) -> None:
+    assert string_formats.parse_condition(string_formats.format_condition(topic, types)) == (topic, types)
 
 
 def test_topic_metadata_has_stores_first() -> None:

@@ -39,6 +39,8 @@ PARSERS = [
     string_formats.parse_partition,
     string_formats.parse_subscription,
     string_formats.parse_failure,
+    string_formats.parse_member_partition,
+    string_formats.parse_condition,
     string_formats.parse_topic_info,
     string_formats.parse_topic_meta,
     string_formats.parse_key,
