@@ -216,6 +216,14 @@ class ConfirmsEnd(Protocol):
         """
 
 
+@runtime_checkable
+class KeepsPrefixes(Protocol):
+    """A lane that finds in the received form of a batch where a prefix of it ends, but can note that before it is dropped."""
+
+    def keep_prefixes(self, batch: Batch) -> None:
+        """Note what acknowledging any prefix of the batch needs: `Batch.drop_contents` follows."""
+
+
 async def ask_caught_up(lane: InboundLane) -> bool:
     """Return True if everything that the source has was received; ask the source if the lane can. Raises ClusterError."""
     return await lane.confirm_caught_up() if isinstance(lane, ConfirmsEnd) else lane.caught_up

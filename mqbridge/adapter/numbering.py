@@ -46,14 +46,20 @@ class PackedNumbering:
 
     dense = False
 
-    def __init__(self, components: int) -> None:
-        """`components` is the number of components that positions of the system have."""
-        self._components = components
+    def __init__(self, components: int, begin: Position | None = None) -> None:
+        """`components` is the number of components that positions of the system have.
+
+        `begin` is the position before all messages of a partition that the system gives for an empty one; its first component
+        is negative, and its number is 0. None if the system has no such position.
+        """
+        self._components, self._begin = components, begin
 
     def number(self, position: Position) -> int:
         """Return the packed position."""
         if len(position) != self._components:
             raise ValueError(f"{position} is not a position of {self._components} components")
+        if position[0] < 0 and self._begin is not None:
+            return 0
         try:
             return sequence_of(position)
         except ClusterError as error:
@@ -61,6 +67,8 @@ class PackedNumbering:
 
     def position(self, number: int) -> Position:
         """Return the position of a packed number."""
+        if number == 0 and self._begin is not None:
+            return self._begin
         position = position_of_sequence(number) if 0 <= number < 1 << 63 else ()
         if len(position) != self._components:
             raise ValueError(f"{number} is not the number of a position of {self._components} components")

@@ -174,7 +174,7 @@ class Listener:
             return BackingGroups(cluster, partitions, names, store, member)
         if store is None:
             raise ConfigError("`groups: own` needs a state file", hint="Set `state`")
-        return OwnGroups(partitions, store, settings.name, cluster.name)
+        return OwnGroups(partitions, store, settings.name, cluster.name, cluster)
 
     def bind(self) -> None:
         """Bind the ports. Raises ConfigError if one cannot be bound."""

@@ -29,6 +29,8 @@ class NumberReader:
         self._source: ReaderSource | None = None
         self._next: int | None = None
         """Number of the message that the source delivers next."""
+        self._after = 0
+        """A number from which on there is no message before `_next`."""
         self._read: NumberedBatch | None = None
         """The last batch, until all of it was taken."""
         self._held_bytes = 0
@@ -39,11 +41,14 @@ class NumberReader:
 
     def follows(self, number: int) -> bool:
         """Return True if reading from this number on needs no seek."""
-        return number == self._next or self.is_ready(number)
+        return self._is_next(number) or self.is_ready(number)
+
+    def _is_next(self, number: int) -> bool:
+        return self._next is not None and self._after <= number <= self._next
 
     def is_ready(self, number: int) -> bool:
         """Return True if `take` has messages from this number on."""
-        return self._read is not None and self._read.first <= number < self._read.end
+        return self._read is not None and self._read.first <= number <= self._read.last
 
     def take(self, number: int, max_messages: int, max_bytes: int) -> Slice:
         """Return what was read already from a number on, see `is_ready`."""
@@ -64,13 +69,14 @@ class NumberReader:
         """Read the next batch, from this number on, and return the number of its first message."""
         self._let_go()
         if self._source is None:
-            self._source, self._next = self._open_source(self._numbering.position(number)), number
-        elif self._next != number:
+            self._source = self._open_source(self._numbering.position(number))
+            self._next = self._after = number
+        elif not self._is_next(number):
             await self._source.seek(self._numbering.position(number))
-            self._next = number
+            self._next = self._after = number
         batch = await self._receive_past_gaps(self._source)
         self._read = NumberedBatch(batch, self._numbering, self._format)
-        self._next = self._read.end
+        self._next, self._after = self._read.end, self._read.last + 1
         self._held_bytes = batch.held_bytes
         self._memory.add(self._held_bytes)
         return self._read.first
@@ -86,7 +92,7 @@ class NumberReader:
                 self.gaps += 1
                 log.warning("a client continues without lost messages of %s: %s", source.partition, gap)
                 await source.seek(gap.resume)
-                self._next = self._numbering.number(gap.resume)
+                self._next = self._after = self._numbering.number(gap.resume)
 
     def _let_go(self) -> None:
         self._read = None

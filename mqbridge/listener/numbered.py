@@ -1,5 +1,6 @@
 """Batches with the numbers of their messages, for clients that read a partition from a number on: a pull takes a slice of one."""
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -27,7 +28,7 @@ class Slice(NamedTuple):
 class NumberedBatch:
     """A batch whose messages have numbers."""
 
-    __slots__ = ("_messages", "_units", "batch", "end", "first", "numbers")
+    __slots__ = ("_messages", "_units", "batch", "end", "first", "last", "numbers")
 
     def __init__(self, batch: Batch, numbering: Numbering, unit_format: str) -> None:
         """Units are used if they are of this format, and have one message each; otherwise the messages."""
@@ -38,17 +39,29 @@ class NumberedBatch:
         self._messages = None if units is not None else batch.messages
         contents: Sequence[Unit] | Sequence[Message] = self._messages if units is None else units  # type: ignore[assignment]
         self.first, self.end = numbering.number(batch.first), numbering.number(batch.next)
-        """Number of the first message, and the number after the last one."""
+        """Number of the position where the batch begins, and of the one where reading goes on behind it.
+
+        No message of the partition lies between `end` and the number after the last message, whatever the numbers between are:
+        behind the last message of a Pulsar entry, for example, the next entry begins.
+        """
         self.numbers: Sequence[int] = range(self.first, self.end)
+        """Numbers of the messages, ascending."""
         if len(self.numbers) != len(contents):  # messages are missing between them, or numbers do not count messages
-            self.numbers = [numbering.number(each.position) for each in contents]
+            self.numbers = array("q", [numbering.number(each.position) for each in contents])
+        self.last = self.numbers[-1]
+        """Number of the last message."""
 
     def count_before(self, number: int) -> int:
         """Return how many messages have a smaller number."""
         return bisect_left(self.numbers, number)
 
+    def after(self, number: int) -> int:
+        """Return the number after the last message that has a smaller number than this one; `first` if none has."""
+        count = self.count_before(number)
+        return self.numbers[count - 1] + 1 if count else self.first
+
     def cut(self, number: int, max_messages: int, max_bytes: int) -> Slice:
-        """Return the messages from a number on, up to these limits, but one at least; the number is smaller than `end`."""
+        """Return the messages from a number on, up to these limits, but one at least; none behind the last one."""
         begin = self.count_before(number)
         end, size = begin, 0
         while end < len(self.numbers) and end - begin < max_messages and (end == begin or size < max_bytes):
@@ -57,8 +70,9 @@ class NumberedBatch:
                 break
             end += 1
         next_number = self.end if end == len(self.numbers) else self.numbers[end]
+        numbers = self.numbers[begin:end]
         return Slice(
-            self.numbers[begin:end],
+            numbers.tolist() if isinstance(numbers, array) else numbers,
             next_number,
             None if self._units is None else self._units[begin:end],
             None if self._messages is None else self._messages[begin:end],

@@ -3,6 +3,8 @@
 A new group gets a position in every partition of its topic at once: those that are opened a little later are not new to it. A
 feed whose reader has failed reads again after a pause, as long as somebody uses it.
 
+In a cluster that keeps messages only for groups of its own, a `Retainer` keeps what these groups need.
+
 What this rests on: no other gateway serves the same groups at the same time.
 """
 
@@ -12,15 +14,17 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from functools import partial
 
+from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.inbound import Sharing, Start
 from mqbridge.adapter.tools.deadlines import resolve_deadline, seconds_until
-from mqbridge.errors import LaneRevoked, MqbridgeError, RefusalReason, RequestRefused
+from mqbridge.errors import ClusterError, Failure, LaneRevoked, MqbridgeError, RefusalReason, RequestRefused
 from mqbridge.groups.acknowledged import Acknowledged
 from mqbridge.groups.store import GroupKey, GroupStore, NoteKey
 from mqbridge.listener.feed import Feed
 from mqbridge.listener.groups import GroupStart, Partitions
 from mqbridge.listener.keyed_locks import KeyedLocks
 from mqbridge.listener.limits import limited
+from mqbridge.listener.retainer import Retainer
 from mqbridge.listener.topics import ListenedTopic
 from mqbridge.message import Position
 from mqbridge.net.backoff import Backoff
@@ -61,8 +65,14 @@ class _OpenFeed:
 class OwnGroups:
     """See the module, and `mqbridge.listener.groups.Groups`."""
 
-    def __init__(self, partitions: Partitions, store: GroupStore, listener: str, cluster: str) -> None:
-        """`listener` and `cluster` are their names, which are part of the keys in the store."""
+    def __init__(
+        self, partitions: Partitions, store: GroupStore, listener: str, cluster: str, retained: Cluster | None = None
+    ) -> None:
+        """`listener` and `cluster` are their names, which are part of the keys in the store.
+
+        `retained` is the cluster itself, in which messages are kept for the groups if it keeps them only for its own.
+        """
+        self._retainer = None if retained is None else Retainer(retained, listener, self._find_needed)
         self._partitions, self._store = partitions, store
         self._listener, self._cluster = listener, cluster
         self._feeds: dict[GroupKey, _OpenFeed] = {}
@@ -84,6 +94,8 @@ class OwnGroups:
         self._users[key] += 1
         try:
             async with limited(f"opening group {group} of topic {topic.name}"):
+                if self._retainer is not None:
+                    self._retainer.watch(topic)
                 if self._store.load(key) is None:
                     await self.create(topic, group, start)
                 elif self._store.is_unwritten(key):  # an earlier request has failed, and the client tries again
@@ -233,6 +245,7 @@ class OwnGroups:
         async with limited(f"creating group {group} of topic {topic.name}"), self._creating.hold((topic.backing, group)):
             if await self.exists(topic, group):
                 return
+            await self._keep_messages(topic)
             positions = {index: await self._partitions.position_of(topic, index, start) for index in topic.partitions}
             for index, position in positions.items():
                 if self._store.load(key := self._partitions.key(topic, index, group)) is None:
@@ -241,6 +254,35 @@ class OwnGroups:
                 await self._store.written(key)
             if self._deleted_partitions(key := self._keys(topic, group)[0]):
                 await self._note_deleted(key, ())
+
+    async def _keep_messages(self, topic: ListenedTopic) -> None:
+        """Keep the messages of a topic from now on. Raises ClusterError; not if this can never be done in this cluster."""
+        if self._retainer is None:
+            return
+        try:
+            await self._retainer.keep(topic)
+        except ClusterError as error:
+            if error.failure is not Failure.FATAL:
+                raise
+            log.warning("messages of topic %s are not kept for groups of this listener: %s", topic.backing, error)
+
+    async def _find_needed(self, topic: ListenedTopic) -> dict[str, Position]:
+        """Return by partition the lowest position of the groups of a topic, as the state file has it. Raises ClusterError.
+
+        Partitions are left out in which a group will begin at the first message.
+        """
+        needed: dict[str, Position] = {}
+        groups = await self.names(topic)
+        for index, name in topic.partitions.items():
+            keys = [self._partitions.key(topic, index, group) for group in groups]
+            keys = [key for key in keys if name not in self._deleted_partitions(key)]
+            states = [self._store.load(key) for key in keys]
+            marks = [state.mark for state in states if state is not None]
+            if marks and len(marks) == len(keys):
+                for key in keys:
+                    await self._store.written(key)
+                needed[name] = min(marks)
+        return needed
 
     async def delete(self, topic: ListenedTopic, group: str, partition: int | None = None) -> None:
         """Delete a group; refused while it has consumers."""
@@ -318,6 +360,8 @@ class OwnGroups:
     async def forget(self, topic: ListenedTopic) -> None:
         """Delete the groups of a topic; feeds that are open end."""
         await self.leave(topic)
+        if self._retainer is not None:
+            self._retainer.forget(topic)
         self._partitions.forget(topic, self._store)
         for name in self._store.notes(self._listener, self._cluster, DELETED_PARTITIONS):
             if name.startswith(f"{topic.backing}\n"):
@@ -329,6 +373,8 @@ class OwnGroups:
         for timer in self._lingering.values():
             timer.cancel()
         self._lingering.clear()
+        if self._retainer is not None:
+            await self._retainer.close()
         await asyncio.gather(*(self._close_feed(key, deadline) for key in list(self._feeds)), return_exceptions=True)
         if self._closing:
             await asyncio.wait(self._closing, timeout=max(GRACE_S, seconds_until(deadline)))

@@ -15,6 +15,9 @@ committed yet. Their contents are dropped when all of them was handed out.
 Numbers, ascending:   committed    the group has consumed everything before it
                       next         the next one to hand out
 
+Numbers only order messages, unless they are dense (`Numbering.dense`): many may lie between two messages. So no message is before
+`next` from the number after the last message on, and a client may pull at any of these numbers, or commit it.
+
 What this rests on: numbers ascend; a lane delivers what was not committed again when it is attached anew, from the committed
 position of the group on, which `find_begin` returns. A client that pulls behind that has what is before it from an earlier lane.
 """
@@ -27,6 +30,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import Any
 
+from mqbridge.adapter.inbound import ConfirmsEnd, KeepsPrefixes
 from mqbridge.adapter.numbering import Numbering
 from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.errors import ClusterError, GapError, LaneRevoked, LocalProtocolError
@@ -81,6 +85,8 @@ class QueueFeed:
         self.committed: int | None = None
         self.next: int | None = None
         """The numbers that the module describes; None while they are not known, or the partition is not held."""
+        self._after: int | None = None
+        """The number after the last message before `next`: it and those up to `next` all mean the next message."""
         self._format, self._numbering, self._limits = unit_format, numbering, limits
         self._find_begin, self._find_bounds = find_begin, find_bounds
         self._source: FeedSource | None = None
@@ -88,6 +94,8 @@ class QueueFeed:
         self._releases: set[asyncio.Task[None]] = set()
         self._window: deque[NumberedBatch] = deque()
         """Batches that are not committed whole, in order."""
+        self._window_count = 0
+        """Number of messages of the batches of the window."""
         self._current: NumberedBatch | None = None
         """The last batch of the window, while some of it was not handed out."""
         self._held_bytes: dict[NumberedBatch, int] = {}
@@ -121,6 +129,27 @@ class QueueFeed:
         """True if everything that was handed out is committed."""
         return self._settled.is_set()
 
+    @property
+    def caught_up(self) -> bool:
+        """True if the source had no more messages at the last look, and all that it has delivered was handed out.
+
+        False if that is not known: some sources know it only when they are asked, see `confirm_caught_up`.
+        """
+        return self._source is not None and self._source.caught_up and not self._has_received
+
+    @property
+    def _has_received(self) -> bool:
+        """True if messages were received that are not handed out."""
+        receiving = self._receiving
+        return self._current is not None or (receiving is not None and receiving.done())
+
+    async def confirm_caught_up(self) -> bool:
+        """Ask the source for its end, if it can be asked, and return `caught_up`. Raises ClusterError."""
+        source = self._source
+        if isinstance(source, ConfirmsEnd) and not self._has_received:
+            await source.confirm_caught_up()
+        return self.caught_up
+
     def _set_state(self, state: QueueFeedState) -> None:
         self.state = state
         self._changed.set()
@@ -134,9 +163,13 @@ class QueueFeed:
             raise LocalProtocolError(f"the feed of {source.partition} has a source already")
         self._source, self.problem = source, None
         if begin is not None:
-            self.committed = self.next = self._numbering.number(begin)
+            self._begin_at(self._numbering.number(begin))
         self._loss_task = spawn(self._wait_lost(source), f"loss of {source.partition} for {self.key.group}")
         self._set_state(QueueFeedState.HELD)
+
+    def _begin_at(self, number: int) -> None:
+        """Begin at a number: everything before it is committed."""
+        self.committed = self.next = self._after = number
 
     async def _wait_lost(self, source: FeedSource) -> None:
         await source.lost.wait()
@@ -167,7 +200,7 @@ class QueueFeed:
         tasks = [self._loss_task, self._receiving]
         self._source = self._loss_task = self._receiving = None
         self._forget_handed_out()
-        self.committed = self.next = None
+        self.committed = self.next = self._after = None
         self._set_state(QueueFeedState.UNHELD)
         others = [task for task in tasks if task is not asyncio.current_task()]
         release = spawn(_release(source, deadline, others), f"release of {source.partition} for {self.key.group}")
@@ -183,6 +216,7 @@ class QueueFeed:
 
     def _forget_batches(self) -> None:
         self._window.clear()
+        self._window_count = 0
         self._current = None
         self._limits.unacknowledged.release(sum(self._held_bytes.values()))
         self._held_bytes.clear()
@@ -205,14 +239,20 @@ class QueueFeed:
     def is_ready(self, number: int) -> bool:
         """Return True if `take` has messages from this number on."""
         current = self._current
-        return current is not None and number == self.next and self.state is QueueFeedState.HELD and not self._reading.locked()
+        if current is None or self.state is not QueueFeedState.HELD or self._reading.locked():
+            return False
+        return self._is_next(number)
+
+    def _is_next(self, number: int) -> bool:
+        """Return True if the message to hand out next is the first one from this number on."""
+        return self.next is not None and self._after is not None and self._after <= number <= self.next
 
     def take(self, number: int, max_messages: int, max_bytes: int) -> Slice:
         """Hand out what was received already from a number on, see `is_ready`."""
         current = self._current
         assert current is not None  # noqa: S101 - `is_ready`
         taken = current.cut(number, max_messages, max_bytes)
-        self.next = taken.next
+        self.next, self._after = taken.next, current.after(taken.next)
         if taken.numbers:
             self._note_handed_out(taken.numbers[-1] + 1)
         if taken.next >= current.end:
@@ -230,6 +270,8 @@ class QueueFeed:
         """Drop the contents of a batch that was handed out, unless the source needs them to acknowledge it."""
         source = self._source
         if source is None or not source.needs_contents or numbered.batch.messages_replace_data:
+            if isinstance(source, KeepsPrefixes):
+                source.keep_prefixes(numbered.batch)
             numbered.drop_contents()
             self._limits.unacknowledged.release(self._held_bytes.pop(numbered, 0))
 
@@ -240,23 +282,27 @@ class QueueFeed:
         is not held. Raises OutOfReach if a reader has to be asked, LaneRevoked if the partition is lost or given up, or the group
         is moved in it, and ClusterError.
         """
-        if self.next is not None and number < self.next and not (may_skip and self.next == self.committed):
-            raise OutOfReach(f"{number} was handed out, or consumed before")
+        self._check_reach(number, may_skip=may_skip)
         async with self._reading:
             await self._wait_held()
             generation = self._generation
             if self.next is None:
                 await self._learn_begin(generation)
-            if may_skip and self.next is not None and self.next == self.committed and number < self.next:
-                number = self.next
-            if self.next is not None and number < self.next:
-                raise OutOfReach(f"{number} was handed out, or consumed before")
-            while self._current is None or self._current.end <= number:
+            number = self._check_reach(number, may_skip=may_skip)
+            while self._current is None or self._current.last < number:
                 self._check_span(number)
                 await self._receive(generation)
             if self.state is not QueueFeedState.HELD:
                 raise LaneRevoked(f"partition {self.key.partition} of topic {self.key.topic} is being given up")
             return self.take(max(number, self._current.first), max_messages, max_bytes)
+
+    def _check_reach(self, number: int, *, may_skip: bool) -> int:
+        """Return the number from which on a pull at this number reads. Raises OutOfReach if it was handed out, or consumed."""
+        if self.next is None or number >= self.next or self._is_next(number):
+            return number
+        if may_skip and self.committed is not None and self._is_next(self.committed):
+            return self.next
+        raise OutOfReach(f"{number} was handed out, or consumed before")
 
     async def _wait_held(self) -> None:
         while self.state is not QueueFeedState.HELD:
@@ -269,7 +315,7 @@ class QueueFeed:
         begin = await self._find_begin()
         self._source_of(generation)
         if self.next is None and begin is not None:
-            self.committed = self.next = begin
+            self._begin_at(begin)
 
     def _source_of(self, generation: int) -> FeedSource:
         """Return the source that a pull reads. Raises LaneRevoked if it was lost, or moved."""
@@ -281,28 +327,53 @@ class QueueFeed:
         """Raise OutOfReach if more would be skipped than may be uncommitted: there would be no room until somebody commits."""
         if self.next is None or self.committed is None or number <= self.next:
             return
-        if number - self.committed >= self._limits.span:
+        span = number - self.committed if self._numbering.dense else self._span
+        if span >= self._limits.span:
             raise OutOfReach(f"{number} is far behind {self.next}")
 
     async def _receive(self, generation: int) -> None:
         """Receive the next batch; the one before, if there is one, is skipped. Raises LaneRevoked, ClusterError."""
         skipped = self._current
         if skipped is not None:
-            self._current, self.next = None, skipped.end
+            self._current, self.next, self._after = None, skipped.end, skipped.last + 1
             self._drop_contents(skipped)
-            self._note_handed_out(skipped.end)  # the client has it from an earlier lane, and may not have processed it
+            self._note_handed_out(skipped.last + 1)  # the client has it from an earlier lane, and may not have processed it
+        if self.committed is not None:
+            self._acknowledge_whole(self._source_of(generation), self.committed)  # those that were delivered again
         await self._wait_for_room(generation)
         batch = await self._received(generation)
         numbered = NumberedBatch(batch, self._numbering, self._format)
         if self.next is not None and numbered.first < self.next:
+            if self._is_late(numbered):
+                log.warning("group %s: %s has a message at %s that came too late", self.key.group, batch.partition, batch.first)
+                self._add(numbered)
+                self._drop_contents(numbered)
+                return
             self._begin_anew(numbered)
         if self.committed is None:
             self.committed = numbered.first
-        self.next = numbered.first if self.next is None else max(self.next, numbered.first)
-        self._window.append(numbered)
+        if self.next is None:
+            self.next = self._after = numbered.first
+        self.next = max(self.next, numbered.first)
+        self._add(numbered)
         self._current = numbered
+
+    def _add(self, numbered: NumberedBatch) -> None:
+        """Add a batch to the window."""
+        batch = numbered.batch
+        self._window.append(numbered)
+        self._window_count += batch.count
         self._held_bytes[numbered] = batch.held_bytes
         self._limits.unacknowledged.add(batch.held_bytes)
+
+    def _is_late(self, numbered: NumberedBatch) -> bool:
+        """Return True for a message that the source delivers behind later ones: a Pulsar message of which chunks are missing.
+
+        Pulls have passed it, and no client could decode it. What is delivered again ends before, or with what was delivered last.
+        """
+        if self._numbering.dense or self.next is None or self._after is None:
+            return False
+        return numbered.last + 1 < self._after and numbered.end >= self.next
 
     def _begin_anew(self, numbered: NumberedBatch) -> None:
         """Take note that the source delivers again what it has delivered, perhaps at another connection.
@@ -311,7 +382,7 @@ class QueueFeed:
         """
         log.info("group %s: %s is delivered again from %d on", self.key.group, numbered.batch.partition, numbered.first)
         self._forget_batches()
-        self.next = numbered.first
+        self.next = self._after = numbered.first
 
     async def _received(self, generation: int) -> Batch:
         """Return the next batch. Raises LaneRevoked if the lane is lost or moved, and ClusterError."""
@@ -357,11 +428,11 @@ class QueueFeed:
         """Wait until a seek, which commits, loses nothing: until what clients have is committed, or is not stored any more."""
         while not self._settled.is_set():
             try:
-                first, _ = await self._find_bounds()
+                first, end = await self._find_bounds()
             except ClusterError as error:
                 log.info("the first message of %s is not known now: %s", self.key.partition, error)
             else:
-                if first >= self._handed_out:
+                if first >= self._handed_out or first == end:
                     return
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_LOOK_S):
@@ -378,8 +449,15 @@ class QueueFeed:
 
     @property
     def _span(self) -> int:
-        """Number of messages from the first one that is not committed to the last one that was handed out."""
-        return 0 if self.next is None or self.committed is None else self.next - self.committed
+        """Number of messages from the first one that is not committed to the last one that was handed out.
+
+        Where numbers do not count messages, those that are received.
+        """
+        if self.next is None or self.committed is None:
+            return 0
+        if self._numbering.dense:
+            return self.next - self.committed
+        return self._window_count - (self._window[0].count_before(self.committed) if self._window else 0)
 
     # --- commits ----------------------------------------------------------------------------------------------------------
 
@@ -395,20 +473,27 @@ class QueueFeed:
         received = window[-1].end if window else self.next
         if received is None or number > received:
             return False
-        while window and window[0].count_before(number) == window[0].batch.count:  # behind its messages may be a hole
-            whole = window.popleft()
-            source.acknowledge(whole.batch, whole.batch.count)
-            if whole is self._current:
-                self._current = None
-            self._limits.unacknowledged.release(self._held_bytes.pop(whole, 0))
+        self._acknowledge_whole(source, number)
         if window and (count := window[0].count_before(number)):
             source.acknowledge(window[0].batch, count)
         self.committed = number
-        self.next = number if self.next is None else max(self.next, number)
+        if self.next is None or number > self.next:
+            self.next = self._after = number
         if number >= self._handed_out:
             self._settled.set()
         self._changed.set()
         return True
+
+    def _acknowledge_whole(self, source: FeedSource, number: int) -> None:
+        """Acknowledge the batches whose messages are all before a number."""
+        window = self._window
+        while window and window[0].last < number:  # behind its messages may be a hole
+            whole = window.popleft()
+            self._window_count -= whole.batch.count
+            source.acknowledge(whole.batch, whole.batch.count)
+            if whole is self._current:
+                self._current = None
+            self._limits.unacknowledged.release(self._held_bytes.pop(whole, 0))
 
     async def advance(self, position: Position) -> None:
         """Commit everything before a position, which moves no group back. Raises LaneRevoked, ClusterError.
@@ -458,7 +543,7 @@ class QueueFeed:
             if self._held_source() is not source:
                 raise LaneRevoked(f"{source.partition} was released while the group was moved in it")
             self._forget_handed_out()
-            self.committed = self.next = self._numbering.number(position)
+            self._begin_at(self._numbering.number(position))
             if advances is None:
                 self._moves += 1  # nor does a commit undo it that came meanwhile
             self._changed.set()

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from mqbridge.adapter.inbound import CountsReadAhead, InboundLane
+from mqbridge.adapter.inbound import CountsReadAhead, InboundLane, KeepsPrefixes, ask_caught_up
 from mqbridge.adapter.reader import PartitionReader
 from mqbridge.errors import ClusterError, Failure, LaneRevoked
 from mqbridge.message import Batch, Partition, Position
@@ -52,6 +52,7 @@ class LaneSource:
         """`needs_contents` is True for adapters that find in the received form what they acknowledge."""
         self._lane = lane
         self._counted = lane.counted if isinstance(lane, CountsReadAhead) else None
+        self._keep_prefixes = lane.keep_prefixes if isinstance(lane, KeepsPrefixes) else None
         self.partition, self.lost = lane.partition, lane.revoked
         self.is_individual, self.needs_contents = individual_ack, needs_contents
 
@@ -59,6 +60,10 @@ class LaneSource:
     def caught_up(self) -> bool:
         """See `InboundLane.caught_up`."""
         return self._lane.caught_up
+
+    async def confirm_caught_up(self) -> bool:
+        """See `ConfirmsEnd`; a lane that cannot ask its source knows what it has learned by reading."""
+        return await ask_caught_up(self._lane)
 
     async def receive(self) -> Batch:
         """Receive the lane's next batch, which the feed counts from now on: it may not receive the next one for long."""
@@ -73,6 +78,11 @@ class LaneSource:
             self._lane.acknowledge(batch)
         else:
             self._lane.acknowledge(batch, range(count))
+
+    def keep_prefixes(self, batch: Batch) -> None:
+        """See `mqbridge.adapter.inbound.KeepsPrefixes`; most lanes need nothing for it."""
+        if self._keep_prefixes is not None:
+            self._keep_prefixes(batch)
 
     def acknowledge_some(self, batch: Batch, indexes: Sequence[int], *, is_last: bool) -> None:
         """Acknowledge single messages; the last ones without indexes, so that the lane lets the batch go."""

@@ -34,6 +34,15 @@ def test_a_position_without_a_number_is_refused(numbering: Numbering, position: 
         numbering.number(position)
 
 
+def test_the_position_before_all_messages_has_the_first_number() -> None:
+    numbering = PackedNumbering(3, (-1, -1, 0))
+    assert numbering.number((-1, -1, 0)) == numbering.number((-1, 0, 0)) == 0
+    assert numbering.position(0) == (-1, -1, 0)
+    assert numbering.number((0, 0, 0)) > 0
+    with pytest.raises(ValueError, match="position"):
+        numbering.position(1)
+
+
 @pytest.mark.parametrize("numbering", [OffsetNumbering(), PackedNumbering(2), PackedNumbering(3)])
 @pytest.mark.parametrize("number", [-1, 1 << 63])
 def test_a_number_without_a_position_is_refused(numbering: Numbering, number: int) -> None:

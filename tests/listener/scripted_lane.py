@@ -202,13 +202,20 @@ class ScriptedLane:
         self.lose()
 
 
+class SparseNumbering(OffsetNumbering):
+    """Numbers that only order messages."""
+
+    dense = False
+
+
 class QueueBench:
     """A feed of the queue."""
 
-    def __init__(self, *numbers: int, limit: int = 1 << 20, span: int = 10_000) -> None:
+    def __init__(self, *numbers: int, limit: int = 1 << 20, span: int = 10_000, numbering: OffsetNumbering | None = None) -> None:
         self.queue = ScriptedQueue(*numbers)
         self.memory = UnacknowledgedBytes(limit)
-        self.feed = QueueFeed(KEY, FORMAT, OffsetNumbering(), FeedLimits(self.memory, span), self.find_begin, self.find_bounds)
+        limits = FeedLimits(self.memory, span)
+        self.feed = QueueFeed(KEY, FORMAT, numbering or OffsetNumbering(), limits, self.find_begin, self.find_bounds)
         self.begins = 0
         """Number of times that the begin was looked for."""
 

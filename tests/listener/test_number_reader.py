@@ -25,8 +25,8 @@ MUCH = 1 << 20
 class ScriptedReader(ScriptedLane):
     """Reads the queue by position; of the group it knows nothing."""
 
-    def __init__(self, queue: ScriptedQueue, begin: int) -> None:
-        super().__init__(queue)
+    def __init__(self, queue: ScriptedQueue, begin: int, *, has_wide_batches: bool = False) -> None:
+        super().__init__(queue, has_wide_batches=has_wide_batches)
         self.next = begin
         self.is_closed = False
 
@@ -53,13 +53,14 @@ class ReaderBench:
         self.queue = ScriptedQueue(*numbers)
         self.memory = UnacknowledgedBytes(limit)
         self.opened: list[ScriptedReader] = []
+        self.has_wide_batches = False
         self.reader = NumberReader(self._source, OffsetNumbering(), FORMAT, self.memory)
 
     def _source(self, begin: Position) -> ReaderSource:
         return ReaderSource(PARTITION, self._open, begin)
 
     async def _open(self, begin: Position) -> ScriptedReader:
-        self.opened.append(ScriptedReader(self.queue, *begin))
+        self.opened.append(ScriptedReader(self.queue, *begin, has_wide_batches=self.has_wide_batches))
         return self.opened[-1]
 
     @property
@@ -242,6 +243,30 @@ async def test_the_last_use_is_known(bench: ReaderBench) -> None:
     before = asyncio.get_running_loop().time()
     await bench.read(0)
     assert before <= bench.reader.used_at <= asyncio.get_running_loop().time()
+
+
+async def test_between_the_last_message_and_the_next_one_no_seek_is_needed() -> None:
+    """Where numbers do not count messages, clients know the number of the last message, and not that of the next."""
+    queue = ScriptedQueue(0, 1, 2, 10, 11, 12, 30)
+    bench = ReaderBench()
+    bench.queue = queue
+    bench.has_wide_batches = True
+    assert await bench.read(0) == [0, 1, 2]
+    assert [number for number in range(14) if bench.reader.follows(number)] == list(range(3, 11))
+    assert await bench.read(5) == [10, 11, 12]
+    assert [number for number in range(32) if bench.reader.follows(number)] == list(range(13, 31))
+    assert await bench.read(13) == [30]
+    assert bench.last.seeks == []
+    await bench.close()
+
+
+async def test_a_read_behind_the_last_message_of_a_batch_gets_what_comes_next() -> None:
+    bench = ReaderBench(0, 1, 2, 20)
+    bench.has_wide_batches = True
+    assert await bench.read(0, 1) == [0]
+    assert [bench.reader.is_ready(number) for number in (2, 3)] == [True, False]
+    assert await bench.read(3) == [20]
+    await bench.close()
 
 
 async def test_closing_drops_what_was_read(bench: ReaderBench) -> None:

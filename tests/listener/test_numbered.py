@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqbridge.adapter.numbering import OffsetNumbering
+from mqbridge.adapter.numbering import OffsetNumbering, PackedNumbering
 from mqbridge.listener.numbered import NumberedBatch
 from mqbridge.message import Batch, Message, Unit
 from tests.listener.scripted_lane import FORMAT, MESSAGE_BYTES, PARTITION, make_batch, payload_of
@@ -97,3 +97,27 @@ def test_consecutive_slices_are_the_whole_batch(members: set[int], max_messages:
         found += cut.numbers
         number = cut.next
     assert (found, number) == (numbers, batch.end)
+
+
+def test_numbers_that_do_not_count_messages_are_exact_at_the_ends_of_entries() -> None:
+    """Two entries of Pulsar, of two messages and of one: the next entry begins far behind the last message of the one before."""
+    positions = [(7, 3, 3), (7, 3, 4), (7, 4, 0)]
+    numbering = PackedNumbering(3)
+    messages = [Message(b"x", position=position) for position in positions]
+    batch = NumberedBatch(Batch(PARTITION, messages, count=3, size=3, first=(7, 3, 3), next=(7, 5, 0)), numbering, FORMAT)
+    assert [numbering.position(number) for number in batch.numbers] == positions
+    first, second, third = batch.numbers
+    assert (batch.first, batch.last, batch.end) == (first, third, numbering.number((7, 5, 0)))
+    assert [batch.count_before(number) for number in (first, first + 1, second + 1, third, third + 1)] == [0, 1, 2, 2, 3]
+    assert [batch.after(number) for number in (first, second, third, batch.end)] == [first, first + 1, second + 1, third + 1]
+    assert batch.cut(first, 2, MUCH) == ([first, second], third, None, messages[:2])
+    assert batch.cut(second + 1, 9, MUCH) == ([third], batch.end, None, messages[2:])
+    assert batch.cut(third + 1, 9, MUCH).numbers == []
+
+
+def test_a_full_entry_needs_no_list_of_numbers() -> None:
+    messages = [Message(b"x", position=(7, 3, index)) for index in range(8192)]
+    batch = Batch(PARTITION, messages, count=8192, size=8192, first=(7, 3, 0), next=(7, 4, 0))
+    found = NumberedBatch(batch, PackedNumbering(3), FORMAT)
+    assert isinstance(found.numbers, range)
+    assert found.last + 1 == found.end == PackedNumbering(3).number((7, 4, 0))

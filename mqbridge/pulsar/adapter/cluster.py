@@ -21,7 +21,7 @@ from mqbridge.message import Partition, Position
 from mqbridge.net.connectivity import Connectivity
 from mqbridge.net.dial import detect_wrong_port
 from mqbridge.pulsar.adapter.auth import make_auth
-from mqbridge.pulsar.adapter.bounds import request_bounds, with_batch_index
+from mqbridge.pulsar.adapter.bounds import EMPTY_PARTITION, request_bounds, with_batch_index
 from mqbridge.pulsar.adapter.config import GROUP_NAME, TOPIC_NAME, PulsarCluster, PulsarOutboundOptions
 from mqbridge.pulsar.adapter.deletions import Deletions
 from mqbridge.pulsar.adapter.inbound import PulsarInbound
@@ -49,7 +49,7 @@ SYSTEM_NAMESPACE = "pulsar/system"
 class Pulsar:
     """A configured Pulsar cluster. A position is (ledger, entry, index in the entry's batch)."""
 
-    numbering = PackedNumbering(3)
+    numbering = PackedNumbering(3, EMPTY_PARTITION)
 
     def __init__(self, name: str, config: PulsarCluster) -> None:
         self.name, self.identity = name, config.identity

@@ -12,7 +12,9 @@ are. Until then, its acknowledged messages are left out when it is redelivered t
 
 import asyncio
 import logging
+from array import array
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from mqbridge.adapter.receipt import MessageFailure, Receipt
 from mqbridge.errors import LaneRevoked
@@ -34,6 +36,30 @@ from mqbridge.pulsar.wire.ids import EntryId, full_mask
 log = logging.getLogger(__name__)
 
 
+class KeptEntry(NamedTuple):
+    """What acknowledging an entry needs: its id, and the number of its messages to deliver."""
+
+    id: EntryId
+    messages: int
+
+
+class KeptEntries:
+    """The ids and counts of a batch's entries, whose contents may have been dropped."""
+
+    __slots__ = ("_counts", "_entries", "_ledgers")
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._ledgers = array("q", [entry.ledger for entry in entries])
+        self._entries = array("q", [entry.entry for entry in entries])
+        self._counts = array("i", map(deliverable_count, entries))
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def __getitem__(self, index: int) -> KeptEntry:
+        return KeptEntry((self._ledgers[index], self._entries[index]), self._counts[index])
+
+
 class BatchHandle:
     """Acknowledgement handle of a batch (`Batch.handle`).
 
@@ -42,22 +68,25 @@ class BatchHandle:
     last_entry      on an ordered lane (failover or exclusive), acknowledging the batch acknowledges everything up to this entry
     end             the last entry of the batch
     unacknowledged  entries whose messages are not all acknowledged; empty on an ordered lane
+    kept            what is kept of the entries when they are dropped; None before
     """
 
-    __slots__ = ("_prefix_entries", "_prefix_messages", "end", "generation", "last_entry", "unacknowledged")
+    __slots__ = ("_prefix_entries", "_prefix_messages", "end", "generation", "kept", "last_entry", "unacknowledged")
 
     def __init__(self, generation: int, last_entry: EntryId, end: EntryId, entries: Iterable[Entry] = ()) -> None:
         """`entries` are those that are acknowledged one by one."""
         self.generation, self.last_entry, self.end = generation, last_entry, end
         self.unacknowledged: dict[EntryId, Entry] = {entry.id: entry for entry in entries}
+        self.kept: KeptEntries | None = None
         self._prefix_entries = self._prefix_messages = 0
         """Number of entries whose messages are acknowledged in order from the first one, and number of their messages."""
 
-    def advance(self, entries: Sequence[Entry], count: int) -> int:
+    def advance(self, entries: KeptEntries | Sequence[Entry], count: int) -> int:
         """Return how many of the batch's entries consist of its first `count` messages; 0 if they are not more than before."""
         before = self._prefix_entries
         while self._prefix_entries < len(entries):
-            messages = self._prefix_messages + deliverable_count(entries[self._prefix_entries])
+            entry = entries[self._prefix_entries]
+            messages = self._prefix_messages + (entry.messages if isinstance(entry, KeptEntry) else deliverable_count(entry))
             if messages > count:
                 break
             self._prefix_entries, self._prefix_messages = self._prefix_entries + 1, messages
@@ -161,7 +190,7 @@ class PulsarLane:
         if self._ordered and indexes is None:
             self._acknowledge_batch(handle)
         elif indexes is not None and self._ordered:
-            entries: Sequence[Entry] = batch.data
+            entries: KeptEntries | Sequence[Entry] = batch.data if handle.kept is None else handle.kept
             acknowledged = handle.advance(entries, len(indexes))
             if acknowledged == len(entries):
                 self._acknowledge_batch(handle)
@@ -197,6 +226,12 @@ class PulsarLane:
             return True
         acknowledged_before = full_mask(entry.count) & ~delivered_mask
         return self._consumer.acknowledge_messages(entry.id, mask | acknowledged_before, entry.count)
+
+    def keep_prefixes(self, batch: Batch) -> None:
+        """Note the entries of the batch, so that a prefix of it can be acknowledged when they are dropped."""
+        handle: BatchHandle = batch.handle
+        if self._ordered and handle.kept is None:
+            handle.kept = KeptEntries(batch.data)
 
     def counted(self, batch: Batch) -> None:
         """Stop charging the batch to the consumer's budget."""

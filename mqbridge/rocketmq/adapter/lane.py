@@ -87,8 +87,8 @@ class RocketMQLane:
         if indexes is None:
             self._release_budget(batch)
             self._assigned.commit(batch.next[0], batch.handle)
-        elif indexes:
-            self._assigned.commit(_offset_of(batch, len(indexes)), batch.handle)
+        elif indexes and (offset := _offset_of(batch, len(indexes))) is not None:
+            self._assigned.commit(offset, batch.handle)
 
     def counted(self, batch: Batch) -> None:
         """Release the bytes of the batch from the consumer's budget."""
@@ -140,13 +140,18 @@ def join_pulls(assigned: AssignedQueue, first: PulledRecords, max_bytes: int = B
     return pulls
 
 
-def _offset_of(batch: Batch, index: int) -> int:
-    """Return the offset of a message of a batch; for `index` equal to its count, the offset after the batch."""
+def _offset_of(batch: Batch, index: int) -> int | None:
+    """Return the offset of a message of a batch; for `index` equal to its count, the offset after the batch.
+
+    None if it is not known any more, because the contents were dropped: the commit waits for the rest of the batch.
+    """
     (first,), (next_,) = batch.first, batch.next
     if index >= batch.count:
         return next_
     # Offsets are consecutive, unless a filter or compaction removed some.
-    return first + index if next_ - first == batch.count else batch.messages[index].position[0]
+    if next_ - first == batch.count:
+        return first + index
+    return batch.messages[index].position[0] if batch.messages else None
 
 
 def make_batch(partition: Partition, pulls: Sequence[PulledRecords], run: int | None = None) -> Batch | None:
