@@ -1,0 +1,1 @@
+"""Server for TubeMQ clients: a Master and a Broker."""

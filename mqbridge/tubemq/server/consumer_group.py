@@ -1,6 +1,6 @@
 """A group of consumers, as the Master sees it: its members, which of them is to have which partition, and what each is told.
 
-Members learn of their partitions by events in the responses to their heartbeats, one at a time. The state of what a member is told:
+Members learn of their partitions by events in the responses to their heartbeats, one at a time. Of these, a member is
 
     CALM       it has no event
     TOLD       it was told to register partitions, or to give some up; its next heartbeats say when it is done
@@ -8,11 +8,11 @@ Members learn of their partitions by events in the responses to their heartbeats
         (heartbeat, it has too many, or may get more)   CALM -> TOLD
         (heartbeat with the event), (EVENT_S pass)      TOLD -> CALM
 
-A member first gives partitions up, and the others get them when they are free: the Broker's side (`partition.py`) says so. A bound
-group has no events before all of its members are there.
+A member first gives partitions up, and the others get them when they are free: the Broker's side (`partition.py`) says so. A
+bound group has no events before all of its members are there.
 
-What this rests on: members send heartbeats. One that has not within LEASE_S, or within LOST_S after its last connection has ended,
-is gone, and its partitions are free.
+What this rests on: members send heartbeats. One that has sent nothing within LEASE_S, or within LOST_S after its connection has
+ended, is gone, and its partitions are free.
 """
 
 import asyncio
@@ -206,19 +206,19 @@ class ConsumerGroup:
             topic = self._broker.known_topic(each.topic)
             if topic is None:
                 raise CodedRefusal(f"topic {each.topic} does not exist", 403)
-            self.partitions[each] = ServedPartition(self._broker, self.lanes, self.name, topic, each.index)
+            self.partitions[each] = ServedPartition(self._broker, self.lanes, self.name, topic, each.partition)
         return self.partitions[each]
 
     def _targets(self) -> dict[str, set[PartitionId]]:
         """Return which partitions each member is to have: nearly the same number, and as few changes as possible."""
-        available = sorted(self.lanes.available(), key=lambda each: (each.index, each.topic))
+        available = sorted(self.lanes.available(), key=lambda each: (each.partition, each.topic))
         owners = {each: self._holder(each) for each in available}
         required = self._required(available)
         rest = [each for each in available if each not in required]
         held: dict[str, list[PartitionId]] = {client_id: [] for client_id in self.members}
         for each in rest:
             if (owner := owners[each]) in held:
-                held[owner].append(each)  # type: ignore[index]
+                held[owner].append(each)
         base, extra = divmod(len(rest), len(self.members))
         by_held = sorted(self.members, key=lambda client_id: -len(held[client_id]))
         quotas = {client_id: base + (place < extra) for place, client_id in enumerate(by_held)}

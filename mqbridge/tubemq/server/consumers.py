@@ -5,8 +5,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from mqbridge.errors import ClusterError, MqbridgeError, RemoteProtocolError
 from mqbridge.adapter.inbound import Start
+from mqbridge.errors import ClusterError, MqbridgeError, RemoteProtocolError
 from mqbridge.listener.backing_groups import BackingGroups
 from mqbridge.listener.own_groups import OwnGroups
 from mqbridge.listener.queue_feed import QueueFeed, QueueFeedState
@@ -29,6 +29,7 @@ from mqbridge.tubemq.wire.string_formats import (
     format_failure,
     format_subscription,
     parse_condition,
+    parse_held_partitions,
     parse_partition,
     parse_start_offsets,
     parse_subscription,
@@ -177,7 +178,7 @@ class Consumers:
         terms, required = terms_of(asked), {}
         if terms.mode is Mode.BOUND:
             if not self.keeps_groups:
-                raise CodedRefusal(NO_BOUND, 424)
+                raise CodedRefusal(NO_BOUND, codes.INCONSISTENT_CONSUME_TYPE)
             if not terms.session_key.strip() or terms.source_count <= 0:
                 raise CodedRefusal("a bound consumer has a session key and a number of consumers", codes.BAD_REQUEST)
             required = {
@@ -216,16 +217,16 @@ class Consumers:
         if asked.HasField("event") and asked.event.rebalanceId > 0:
             group.on_event_done(member)
         if asked.reportSubscribeInfo:
-            group.on_report(member, [partition_id(parse_subscription(text)) for text in asked.subscribeInfo])
+            group.on_report(
+                member, [PartitionId(ref.topic, ref.partition) for ref in map(parse_subscription, asked.subscribeInfo)]
+            )
         event = group.next_event(member) if group.members.get(member.client_id) is member else None
         is_waiting = group.terms.mode is Mode.BOUND and not member.is_settled
         told = None if event is None else self._event(link, group, member, event)
         return success(rpc.CONSUMER_HEARTBEAT, event=told, notAllocated=is_waiting, requireAuth=False, **_NO_RULES)
 
-    def _event(
-        self, link: ServedConnection, group: ConsumerGroup, member: Member, event: Event
-    ) -> master_pb2.EventProto:
-        refs = [self._broker.ref(link.address, each.topic, each.index) for each in event.partitions]
+    def _event(self, link: ServedConnection, group: ConsumerGroup, member: Member, event: Event) -> master_pb2.EventProto:
+        refs = [self._broker.ref(link.address, each.topic, each.partition) for each in event.partitions]
         texts = [format_subscription(member.client_id, group.name, ref) for ref in refs]
         log.debug("group %s: %s is told %d: %s", group.name, member.client_id, event.kind, texts)
         return master_pb2.EventProto(rebalanceId=event.number, opType=event.kind, subscribeInfo=texts)
@@ -297,9 +298,7 @@ class Consumers:
                 self._served(asked.groupName, ref.topic, ref.partition, codes.NO_NODE).check_owner(asked.clientId)
             except CodedRefusal as refusal:
                 failures.append(format_failure(refusal.code, ref))
-        return success(
-            rpc.PARTITION_HEARTBEAT, hasPartFailure=bool(failures), failureInfo=failures, requireAuth=False
-        )
+        return success(rpc.PARTITION_HEARTBEAT, hasPartFailure=bool(failures), failureInfo=failures, requireAuth=False)
 
     def get(self, link: ServedConnection, _: int, request: Request) -> Served:
         """Serve GET."""
@@ -314,9 +313,7 @@ class Consumers:
                 served.roll_back()
         return self._get(link, served, asked)
 
-    async def _get(
-        self, link: ServedConnection, served: ServedPartition, asked: broker_pb2.GetMessageRequestC2B
-    ) -> bytes | None:
+    async def _get(self, link: ServedConnection, served: ServedPartition, asked: broker_pb2.GetMessageRequestC2B) -> bytes | None:
         await link.wait_for_room()
         pack = await served.get(asked.clientId, keeps_pack=asked.manualCommitOffset)
         if pack is None or not link.alive:  # what nobody gets is not handed out
@@ -337,7 +334,7 @@ class Consumers:
 
     def _encode(self, served: ServedPartition, pack: Pack) -> tuple[bytes, int]:
         """Return the messages of a pack as fields of the response, without those of other types."""
-        found, topic, index = pack.messages, served.topic, served.id.index
+        found, topic, index = pack.messages, served.topic, served.id.partition
         units = found.units if found.units is not None else [unit_of_message(each) for each in found.messages or ()]
         ids = self._broker.message_ids(topic, index, found.numbers)
         try:
@@ -349,11 +346,11 @@ class Consumers:
         """Encode units one by one, without those that are damaged: they are dead letters."""
         pieces, total = [], 0
         for unit, number in zip(units, numbers, strict=True):
-            ids = self._broker.message_ids(served.topic, served.id.index, (number,))
+            ids = self._broker.message_ids(served.topic, served.id.partition, (number,))
             try:
                 body, count = encode_pack([unit], ids, served.types)
             except RemoteProtocolError as error:
-                self._broker.quarantine(served.topic, served.id.index, number, unit, str(error))
+                self._broker.quarantine(served.topic, served.id.partition, number, unit, str(error))
             else:
                 pieces.append(body)
                 total += count
@@ -440,6 +437,6 @@ def check_terms(known: GroupTerms, asked: GroupTerms) -> None:
             raise CodedRefusal(f"the other members of the group have {what}", code)
 
 
-def partition_id(ref: "object") -> PartitionId:
-    """Return the partition of a reference."""
-    return PartitionId(ref.topic, ref.partition)  # type: ignore[attr-defined]
+def partition_ids_of(texts: Iterable[str]) -> list[PartitionId]:
+    """Return the partitions that a consumer reports which chooses its own. Raises RemoteProtocolError."""
+    return [PartitionId(key.topic, key.partition) for text in texts for key in parse_held_partitions(text)]

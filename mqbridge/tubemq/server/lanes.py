@@ -39,7 +39,7 @@ class PartitionId(NamedTuple):
     """A partition, by the topic's name for clients and its index."""
 
     topic: str
-    index: int
+    partition: int
 
 
 class LaneStart(NamedTuple):

@@ -12,15 +12,15 @@
         roll back                     OUT -> OWNED: the next get reads from `confirmed` again
         unregister, (lease, lost)     OPENING, OWNED, OUT -> FREE; the first one confirms or rolls back
 
-What this rests on: numbers ascend; all that is between two numbers was handed out before the second one is confirmed. Messages that
-were rolled back are read again by position, because their lane is behind them; their packs may be cut at other messages, as those
-of a real Broker may.
+What this rests on: numbers ascend; all that is between two numbers was handed out before the second one is confirmed. Messages
+that were rolled back are read again by position, because their lane is behind them; their packs may be cut at other messages, as
+those of a real Broker may.
 """
 
 import asyncio
 import logging
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from mqbridge.errors import ClusterError, LaneRevoked
 from mqbridge.listener.number_reader import NumberReader
@@ -36,7 +36,7 @@ from mqbridge.tubemq.wire import codes
 log = logging.getLogger(__name__)
 
 LEASE_S = 35.0
-"""Time without a sign of the owner after which a partition is free: that of a shipped Broker. Clients send heartbeats every 13 s."""
+"""Time without a sign of the owner after which a partition is free: that of a shipped Broker; heartbeats come every 13 s."""
 WAIT_S, CAUGHT_UP_WAIT_S = 0.3, 0.005
 """How long a get waits for messages while more are expected, and when all were read: clients then wait 400 ms by themselves, and
 those with one thread for many partitions get nothing from the others while one waits."""
@@ -116,7 +116,7 @@ class ServedPartition:
 
     @property
     def _name(self) -> str:
-        return f"{self.id.topic}:{self.id.index} of group {self._group}"
+        return f"{self.id.topic}:{self.id.partition} of group {self._group}"
 
     @property
     def _is_here(self) -> bool:
@@ -139,7 +139,7 @@ class ServedPartition:
                 feed, confirmed = await self._lanes.open(topic, self._index, start)
                 if self.state is not PartitionOwnership.OPENING or self.owner != client_id:
                     await self._lanes.close(feed)
-                    raise CodedRefusal(f"partition {self._name} was released meanwhile", codes.PARTITION_OCCUPIED)
+                    self._refuse_released()
                 self.feed, self.types = feed, types
                 self.confirmed = self.read_end = confirmed
                 self._handed_out = max(confirmed, feed.next or 0)
@@ -151,6 +151,9 @@ class ServedPartition:
         self.state, self.renewed_at = PartitionOwnership.OWNED, self._loop.time()
         if self.offered_to == client_id:
             self.offered_to = None
+
+    def _refuse_released(self) -> NoReturn:
+        raise CodedRefusal(f"partition {self._name} was released meanwhile", codes.PARTITION_OCCUPIED)
 
     def unregister(self, client_id: str, *, is_consumed: bool) -> None:
         """End the ownership of a consumer; its pack is confirmed or rolled back. Raises CodedRefusal if it is not the owner."""
@@ -212,7 +215,7 @@ class ServedPartition:
             start = self.read_end if keeps_pack else self.confirmed
             is_again = start < self._handed_out
             try:
-                async with asyncio.timeout(CAUGHT_UP_WAIT_S if feed.is_caught_up else WAIT_S):
+                async with asyncio.timeout(CAUGHT_UP_WAIT_S if feed.caught_up else WAIT_S):
                     found = await self._read(feed, start)
             except TimeoutError:
                 return None

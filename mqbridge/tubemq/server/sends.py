@@ -11,17 +11,15 @@ from mqbridge.errors import ClusterError, Failure
 from mqbridge.listener.publisher import Stored
 from mqbridge.listener.send_queues import PendingSend, SendQueue, SendQueues
 from mqbridge.message import Unit
-from mqbridge.tubemq.mapping.unit_format import FORMAT, unit_of_data
+from mqbridge.tubemq.mapping.sdk_units import SentMessageFormat
+from mqbridge.tubemq.mapping.unit_format import unit_of_data
 from mqbridge.tubemq.server.broker import HEADROOM_BYTES, MIN_MESSAGE_BYTES, ServedBroker
 from mqbridge.tubemq.server.connection import Served, ServedConnection, failure, timeout_s
 from mqbridge.tubemq.server.refusals import CodedRefusal, text_of
 from mqbridge.tubemq.wire import codes, rpc
 from mqbridge.tubemq.wire.payload import checksum
-from mqbridge.tubemq.wire.received_send import ReceivedSend, decode_send, encode_send_response
+from mqbridge.tubemq.wire.received_send import NO_CHECKSUM, ReceivedSend, decode_send, encode_send_response
 from mqbridge.tubemq.wire.rpc import Request
-
-NO_CHECKSUM = -1
-"""What SDKs send instead of a checksum."""
 
 
 class Sends:
@@ -31,7 +29,7 @@ class Sends:
         self._broker = broker
         self._loop = asyncio.get_running_loop()
         """The running loop, stored because `get_running_loop` costs a system call."""
-        self.queues = SendQueues(broker.services.publishers, FORMAT)
+        self.queues = SendQueues(broker.services.publishers, SentMessageFormat())
         self._pending = 0
 
     @property
@@ -50,17 +48,13 @@ class Sends:
         self._store(link, serial, request, send, known)
         return None
 
-    async def _open_and_store(
-        self, link: ServedConnection, serial: int, request: Request, send: ReceivedSend
-    ) -> bytes | None:
+    async def _open_and_store(self, link: ServedConnection, serial: int, request: Request, send: ReceivedSend) -> bytes | None:
         topic = await self._broker.partition_topic(send.topic, send.partition)
         queue = await self.queues.open(topic, send.partition)
         self._store(link, serial, request, send, queue)
         return None
 
-    def _store(
-        self, link: ServedConnection, serial: int, request: Request, send: ReceivedSend, queue: SendQueue
-    ) -> None:
+    def _store(self, link: ServedConnection, serial: int, request: Request, send: ReceivedSend, queue: SendQueue) -> None:
         """Store a message, and answer when it is. Raises CodedRefusal for one that no Broker accepts."""
         self._check(send)
         unit: Unit = unit_of_data(send.data, send.flag)
