@@ -67,19 +67,19 @@ class RequestFaults:
 class FaultyOperations(MemoryOperations):
     def __init__(self, cluster: "FaultyCluster") -> None:
         super().__init__(cluster)
-        self._requests = cluster.requests
+        self.requests = cluster.requests
         self._times = cluster.times
 
     async def move(self, topic: str, group: str, positions: Mapping[str, Position]) -> None:
-        await self._requests.pass_("move")
+        await self.requests.pass_("move")
         await super().move(topic, group, positions)
 
     async def delete_group(self, topic: str, group: str) -> None:
-        await self._requests.pass_("delete_group")
+        await self.requests.pass_("delete_group")
         await super().delete_group(topic, group)
 
     async def position_at(self, topic: str, time_ms: int) -> Mapping[str, Position]:
-        await self._requests.pass_("position_at")
+        await self.requests.pass_("position_at")
         return self._times if self._times is not None else await super().position_at(topic, time_ms)
 
 
