@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from enum import Enum
 
 from mqbridge.adapter.inbound import Sharing, Start
-from mqbridge.errors import MqbridgeError, NotPermitted
+from mqbridge.errors import MqbridgeError, NotPermitted, RefusalReason, RequestRefused
 from mqbridge.listener.backing_groups import BackingGroups, JoinedGroup
 from mqbridge.listener.groups import GroupFeed, GroupStart, MakeFeed
 from mqbridge.listener.queue_feed import QueueFeed
@@ -65,7 +65,7 @@ class BackingMembership:
         self.problem: str | None = None
         """Why it could not be joined at the last attempt."""
         self.is_permitted = True
-        """False if the cluster did not permit to join it at the last attempt."""
+        """False if there can be no such group in the cluster, or it does not permit it, at the last attempt."""
         self._group, self._services, self._groups = group, services, groups
         self._make_feed, self._on_change = make_feed, on_change
         self._wanted: frozenset[str] = frozenset()
@@ -130,7 +130,7 @@ class BackingMembership:
                 if wanted == self._wanted:
                     break
             except MqbridgeError as error:
-                self.problem, self.is_permitted = str(error), not isinstance(error, NotPermitted)
+                self.problem, self.is_permitted = str(error), not _is_lasting(error)
                 log.warning("group %s cannot be joined now, which is tried again: %s", self._group, error)
                 await asyncio.sleep(pauses.delay())
             except Exception as bug:  # it must not look like a group without messages
@@ -207,3 +207,9 @@ class BackingMembership:
 
 async def _at_begin(_: ListenedTopic) -> GroupStart:
     return Start.EARLIEST
+
+
+def _is_lasting(error: MqbridgeError) -> bool:
+    """Return True if a group cannot be joined until somebody changes something."""
+    reasons = {RefusalReason.INVALID_NAME, RefusalReason.NOT_ALLOWED}
+    return isinstance(error, NotPermitted) or (isinstance(error, RequestRefused) and error.reason in reasons)

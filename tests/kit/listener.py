@@ -37,7 +37,7 @@ POLL_S = 0.05
 START_TIMEOUT_S, STOP_TIMEOUT_S = 120.0, 60.0
 DRAIN_S = 10.0
 """Time that the listener has to stop in order."""
-TOPICS = {"pulsar": "persistent://public/default/{topic}", "rocketmq": "{topic}"}
+TOPICS = {"pulsar": "persistent://public/default/{topic}", "rocketmq": "{topic}", "tubemq": "{topic}"}
 """Names of topics for clients, by the system that is served."""
 RETRY_S = 0.5
 """Pause after a start that the cluster has refused."""
@@ -47,11 +47,11 @@ class ListenerOptions(NamedTuple):
     """What a listener of a test serves."""
 
     system: str
-    """System of the cluster: `log` or `rocketmq`."""
+    """System of the cluster."""
     cluster: dict[str, Any]
     """Settings of the cluster in a configuration."""
     serves: str = "pulsar"
-    """System whose clients it serves: `pulsar` or `rocketmq`."""
+    """System whose clients it serves."""
     owns_groups: bool = False
     group: str = "{group}-{topic}"
     deduplicate: bool = False

@@ -9,7 +9,7 @@ from functools import partial
 from zlib import crc32
 
 from mqbridge.adapter.receipt import MessageFailure
-from mqbridge.errors import Failure, MqbridgeError, RefusalReason, RequestRefused
+from mqbridge.errors import Failure, MqbridgeError, RequestRefused
 from mqbridge.listener.number_reader import NumberReader
 from mqbridge.listener.server import Services
 from mqbridge.listener.topics import ListenedTopic
@@ -23,8 +23,9 @@ from mqbridge.tubemq.wire.string_formats import DEFAULT_BROKER_PORT, Broker, Par
 
 log = logging.getLogger(__name__)
 
-BROKER_ID = 1
-"""Id of the one Broker that clients see; the same at every gateway."""
+BROKER_ID = 1_000_000_000
+"""Id of the one Broker that clients see; the same at every gateway. Real Brokers have small ids: a consumer that comes from them and
+has their partitions still tells ours apart, and goes on with both."""
 MIN_MESSAGE_BYTES, MAX_MESSAGE_BYTES, HEADROOM_BYTES = 1 << 20, 20 << 20, 10 << 10
 """The smallest and largest limit of messages that a cluster of this protocol may have, and what a Broker accepts beyond it."""
 INDEX_BYTES = 28
@@ -199,9 +200,3 @@ class ServedBroker:
         self.totals["delivered_bytes"] += size
         if again:
             self.totals["redelivered_messages"] += messages
-
-
-def group_refusal(error: MqbridgeError) -> CodedRefusal:
-    """Return the refusal of a group that the cluster does not permit, or that cannot exist there."""
-    is_name = isinstance(error, RequestRefused) and error.reason is RefusalReason.INVALID_NAME
-    return CodedRefusal(str(error), codes.BAD_REQUEST if is_name else codes.GROUP_FORBIDDEN)

@@ -156,13 +156,13 @@ class ConsumerGroup:
 
     def on_event_done(self, member: Member) -> None:
         """Take note that a member has done what it was told."""
-        event, member.event, member.is_settled = member.event, None, True
-        if event is not None:
-            self._withdraw(member, event)
+        member.is_settled = True
+        self.forget_event(member)
 
-    def _withdraw(self, member: Member, event: Event) -> None:
+    def forget_event(self, member: Member) -> None:
         """Offer the partitions of an event no longer: the member has registered them, or could not."""
-        for each in event.partitions:
+        event, member.event = member.event, None
+        for each in () if event is None else event.partitions:
             partition = self.partitions.get(each)
             if partition is not None and partition.offered_to == member.client_id:
                 partition.offered_to = None
@@ -181,9 +181,7 @@ class ConsumerGroup:
         now = self._loop.time()
         if member.event is not None and now - member.event.told_at <= EVENT_S:
             return None
-        if member.event is not None:
-            self._withdraw(member, member.event)
-            member.event = None
+        self.forget_event(member)
         if self.terms.mode is Mode.CHOSEN or not self.is_allocated:
             return None
         wanted = self._targets()[member.client_id]
@@ -245,12 +243,6 @@ class ConsumerGroup:
         return required
 
     # --- the end ----------------------------------------------------------------------------------------------------------
-
-    def on_lane_changed(self, each: PartitionId, *, is_held: bool) -> None:
-        """Take note that this gateway has got a partition, or lost it: then its owner learns that at its next request."""
-        partition = self.partitions.get(each)
-        if partition is not None and not is_held:
-            partition.release()
 
     @property
     def is_settled(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from mqbridge.adapter.inbound import Start
-from mqbridge.errors import ClusterError, MqbridgeError, RemoteProtocolError
+from mqbridge.errors import ClusterError, RemoteProtocolError
 from mqbridge.listener.backing_groups import BackingGroups
 from mqbridge.listener.own_groups import OwnGroups
 from mqbridge.listener.queue_feed import QueueFeed, QueueFeedState
@@ -14,7 +14,7 @@ from mqbridge.listener.topics import ListenedTopic
 from mqbridge.message import Unit
 from mqbridge.tubemq.mapping.sdk_units import unit_of_message
 from mqbridge.tubemq.mapping.served_pack import encode_pack
-from mqbridge.tubemq.server.broker import BROKER_ID, ServedBroker, group_refusal
+from mqbridge.tubemq.server.broker import BROKER_ID, ServedBroker
 from mqbridge.tubemq.server.connection import Served, ServedConnection, failure, success
 from mqbridge.tubemq.server.consumer_group import ConsumerGroup, Event, GroupTerms, Member, Mode
 from mqbridge.tubemq.server.lanes import BackingLanes, GroupLanes, LaneStart, OwnLanes, PartitionId
@@ -188,17 +188,16 @@ class Consumers:
             }
         await self.topics_of(asked.topicList)
         self._check_draining()
+        group = self.join(link, asked.groupName, asked.clientId, terms, lambda _: None)
+        member = group.members[asked.clientId]
+        group.forget_event(member)
+        member.required, member.is_settled = required, False
         try:
-            group = self.join(link, asked.groupName, asked.clientId, terms, lambda _: None)
-            member = group.members[asked.clientId]
-            member.required, member.event, member.is_settled = required, None, False
             await group.lanes.wait_ready()
         except CodedRefusal:
+            group.leave(asked.clientId)
+            self._forget_empty(group)
             raise
-        except ClusterError:
-            raise
-        except MqbridgeError as error:
-            raise group_refusal(error) from error
         is_waiting = terms.mode is Mode.BOUND
         return success(rpc.CONSUMER_REGISTER, notAllocated=is_waiting, **_NO_RULES)
 
@@ -212,8 +211,11 @@ class Consumers:
     async def _heartbeat(
         self, link: ServedConnection, group: ConsumerGroup, member: Member, asked: master_pb2.HeartRequestC2M
     ) -> bytes:
-        for name in group.terms.topics:  # its partitions may be more by now
-            await self._broker.find_topic(name)
+        try:
+            for name in group.terms.topics:  # its partitions may be more by now
+                await self._broker.find_topic(name)
+        except ClusterError as error:
+            log.info("the topics of group %s cannot be looked up now: %s", group.name, error)
         if asked.HasField("event") and asked.event.rebalanceId > 0:
             group.on_event_done(member)
         if asked.reportSubscribeInfo:
@@ -439,4 +441,5 @@ def check_terms(known: GroupTerms, asked: GroupTerms) -> None:
 
 def partition_ids_of(texts: Iterable[str]) -> list[PartitionId]:
     """Return the partitions that a consumer reports which chooses its own. Raises RemoteProtocolError."""
-    return [PartitionId(key.topic, key.partition) for text in texts for key in parse_held_partitions(text)]
+    keys = [key for text in texts for key in parse_held_partitions(text)]
+    return [PartitionId(key.topic, key.partition) for key in keys if key.broker == BROKER_ID]

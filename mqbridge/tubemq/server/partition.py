@@ -131,23 +131,30 @@ class ServedPartition:
         """Give the partition to a consumer. Raises CodedRefusal if another one has it, ClusterError."""
         self._check_may_register(client_id)
         self._roll_back()
-        self.state, self.owner, self.topic = PartitionOwnership.OPENING, client_id, topic
+        self.state, self.owner = PartitionOwnership.OPENING, client_id
         self.renewed_at = self._loop.time()
         try:
-            async with self._reading:  # a get of an earlier owner may still run
-                await self._close_feed()
-                feed, confirmed = await self._lanes.open(topic, self._index, start)
-                if self.state is not PartitionOwnership.OPENING or self.owner != client_id:
-                    await self._lanes.close(feed)
-                    self._refuse_released()
-                self.feed, self.types = feed, types
-                self.confirmed = self.read_end = confirmed
-                self._handed_out = max(confirmed, feed.next or 0)
-                await self._ask_end()
+            async with self._reading:  # a get of an earlier owner may still run, or another registration
+                await self._open(client_id, topic, start, types)
         except BaseException:
-            if self.owner == client_id:
+            if self.owner == client_id and self.state is PartitionOwnership.OPENING:
                 self.release()
             raise
+
+    async def _open(self, client_id: str, topic: ListenedTopic, start: LaneStart, types: frozenset[str]) -> None:
+        if self.owner != client_id:
+            self._refuse_released()
+        self.state, self.topic = PartitionOwnership.OPENING, topic
+        await self._close_feed()
+        feed, confirmed = await self._lanes.open(topic, self._index, start)
+        self.feed = feed  # whoever releases the partition from now on closes it
+        if self.owner != client_id or not feed.is_held:
+            self._refuse_released()
+        self.types, self.confirmed, self.read_end = types, confirmed, confirmed
+        self._handed_out = max(confirmed, feed.next or 0)
+        await self._ask_end()
+        if self.owner != client_id:
+            self._refuse_released()
         self.state, self.renewed_at = PartitionOwnership.OWNED, self._loop.time()
         if self.offered_to == client_id:
             self.offered_to = None
@@ -172,7 +179,7 @@ class ServedPartition:
 
     async def _close(self) -> None:
         async with self._reading:
-            if self.state is PartitionOwnership.FREE:
+            if self.state is PartitionOwnership.FREE:  # otherwise it was registered again, which has closed it
                 await self._close_feed()
 
     async def _close_feed(self) -> None:
@@ -215,14 +222,22 @@ class ServedPartition:
             start = self.read_end if keeps_pack else self.confirmed
             is_again = start < self._handed_out
             try:
-                async with asyncio.timeout(CAUGHT_UP_WAIT_S if feed.caught_up else WAIT_S):
-                    found = await self._read(feed, start)
-            except TimeoutError:
-                return None
+                found = await self._read_soon(feed, start)
             except LaneRevoked as error:
                 raise CodedRefusal(f"partition {self._name} moves to another gateway", codes.NO_NODE) from error
             self.check_owner(client_id)
-            return Pack(found, start, is_again)
+            return None if found is None else Pack(found, start, is_again)
+
+    async def _read_soon(self, feed: QueueFeed, start: int) -> Slice | None:
+        """Read; None if there is nothing at the end, or for WAIT_S."""
+        for wait_s in (CAUGHT_UP_WAIT_S, WAIT_S):
+            try:
+                async with asyncio.timeout(wait_s):
+                    return await self._read(feed, start)
+            except TimeoutError:
+                if await feed.confirm_caught_up():
+                    return None
+        return None
 
     async def _read(self, feed: QueueFeed, start: int) -> Slice:
         """Read from the feed, or again what was rolled back, up to where the feed is."""

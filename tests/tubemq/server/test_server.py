@@ -2,6 +2,7 @@
 
 import pytest
 
+from mqbridge.tubemq.server.broker import BROKER_ID
 from tests.tubemq.server.serving import GROUP, TOPIC, bodies_of, serving
 
 
@@ -12,7 +13,7 @@ async def test_a_consumer_gets_what_a_producer_has_sent(owns_groups: bool) -> No
         registered = await producer.register_producer()
         assert (registered.errCode, len(registered.brokerInfos)) == (200, 1)
         published = await producer.publish(TOPIC, brokerCheckSum=registered.brokerCheckSum)
-        assert published.topicInfos == [f"{TOPIC}#1:2:1#8388608"]
+        assert published.topicInfos == [f"{TOPIC}#{BROKER_ID}:2:1#8388608"]
         assert not published.brokerInfos
         assert await producer.store(b"a", b"b", b"c") == [0, 28, 56]
         assert (await consumer.join()).errCode == 200
