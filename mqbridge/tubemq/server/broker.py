@@ -24,8 +24,8 @@ from mqbridge.tubemq.wire.string_formats import DEFAULT_BROKER_PORT, Broker, Par
 log = logging.getLogger(__name__)
 
 BROKER_ID = 1_000_000_000
-"""Id of the one Broker that clients see; the same at every gateway. Real Brokers have small ids: a consumer that comes from them and
-has their partitions still tells ours apart, and goes on with both."""
+"""Id of the one Broker that clients see; the same at every gateway. Real Brokers have small ids: a consumer that comes from
+one, and has partitions of it still, tells the two apart and goes on with both."""
 MIN_MESSAGE_BYTES, MAX_MESSAGE_BYTES, HEADROOM_BYTES = 1 << 20, 20 << 20, 10 << 10
 """The smallest and largest limit of messages that a cluster of this protocol may have, and what a Broker accepts beyond it."""
 INDEX_BYTES = 28
