@@ -8,8 +8,8 @@ import asyncio
 import time
 
 from mqbridge.errors import ClusterError, RemoteProtocolError
+from mqbridge.listener.publish_queues import PendingSend
 from mqbridge.listener.publisher import Stored
-from mqbridge.listener.send_queues import PendingSend
 from mqbridge.message import Unit
 from mqbridge.rocketmq.mapping.sent_units import unit_of_message
 from mqbridge.rocketmq.server.broker import Broker, queue_name

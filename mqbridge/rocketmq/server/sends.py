@@ -12,8 +12,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.listener.publish_queues import PendingSend, PublishQueue, PublishQueues
 from mqbridge.listener.publisher import Stored
-from mqbridge.listener.send_queues import PendingSend, SendQueue, SendQueues
 from mqbridge.listener.topics import ListenedTopic
 from mqbridge.message import Unit
 from mqbridge.rocketmq.mapping.sdk_units import SentRecordFormat
@@ -52,7 +52,7 @@ class SendRequests:
         self._broker = broker
         self._loop = asyncio.get_running_loop()
         """The running loop, stored because `get_running_loop` costs a system call."""
-        self.queues = SendQueues(broker.services.publishers, _FORMAT)
+        self.queues = PublishQueues(broker.services.publishers, _FORMAT)
         self._pending: dict[ServedConnection, int] = {}
         """Number of sends of a connection that are not answered."""
         self._ids = UniqueIds(b"\x7f\0\0\1", secrets.randbits(16), secrets.randbits(31), secrets.randbits(16))
@@ -212,14 +212,16 @@ class SendRequests:
         self._broker.check_queue(topic, queue)
         return queue
 
-    def _store(self, link: ServedConnection, request: Command, queue: SendQueue, units: Sequence[Unit], deadline: float) -> None:
+    def _store(
+        self, link: ServedConnection, request: Command, queue: PublishQueue, units: Sequence[Unit], deadline: float
+    ) -> None:
         done = self._answering(link, request, queue, units)
         self.queues.add(queue, PendingSend(units, done, deadline), sum([len(unit.data) for unit in units]))
 
     # --- answers ----------------------------------------------------------------------------------------------------------
 
     def _answering(
-        self, link: ServedConnection, request: Command, queue: SendQueue, units: Sequence[Unit]
+        self, link: ServedConnection, request: Command, queue: PublishQueue, units: Sequence[Unit]
     ) -> Callable[[Stored, int], None]:
         """Return what answers a send once it is stored."""
         name, count = queue_name(queue.topic, queue.partition), len(units)

@@ -10,8 +10,8 @@ from mqbridge.adapter.receipt import MessageFailure
 from mqbridge.adapter.tools.deadlines import seconds_until
 from mqbridge.errors import ClusterError, Failure, MqbridgeError
 from mqbridge.listener.internal_topic import InternalTopic
+from mqbridge.listener.publish_queues import PendingSend
 from mqbridge.listener.publisher import Stored
-from mqbridge.listener.send_queues import PendingSend
 from mqbridge.message import NO_SOURCE, Message, Unit
 from mqbridge.net.tasks import cancel, spawn
 from mqbridge.rocketmq.mapping.served_records import RecordPlace, encode_served

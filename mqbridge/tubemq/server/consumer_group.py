@@ -72,7 +72,7 @@ class Event:
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class ServedMember:
     """A member of a group."""
 
     client_id: str
@@ -99,7 +99,7 @@ class ConsumerGroup:
 
     def __init__(self, broker: ServedBroker, name: str, terms: GroupTerms, lanes: GroupLanes) -> None:
         self.name, self.terms, self.lanes = name, terms, lanes
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ServedMember] = {}
         """In the order in which they came."""
         self.partitions: dict[PartitionId, ServedPartition] = {}
         """Those that somebody has had."""
@@ -109,15 +109,15 @@ class ConsumerGroup:
 
     # --- members ----------------------------------------------------------------------------------------------------------
 
-    def join(self, link: ServedConnection, client_id: str) -> Member:
+    def join(self, link: ServedConnection, client_id: str) -> ServedMember:
         """Return the member with this id, which may be new."""
         member = self.members.get(client_id)
         if member is None:
-            member = self.members[client_id] = Member(client_id, link, self._loop.time())
+            member = self.members[client_id] = ServedMember(client_id, link, self._loop.time())
         self.touch(member, link)
         return member
 
-    def touch(self, member: Member, link: ServedConnection) -> None:
+    def touch(self, member: ServedMember, link: ServedConnection) -> None:
         """Take note of a request of a member."""
         member.link, member.alive_at, member.lost_at = link, self._loop.time(), None
 
@@ -154,12 +154,12 @@ class ConsumerGroup:
             self._is_allocated = len(self.members) >= self.terms.source_count
         return self._is_allocated
 
-    def on_event_done(self, member: Member) -> None:
+    def on_event_done(self, member: ServedMember) -> None:
         """Take note that a member has done what it was told."""
         member.is_settled = True
         self.forget_event(member)
 
-    def forget_event(self, member: Member) -> None:
+    def forget_event(self, member: ServedMember) -> None:
         """Offer the partitions of an event no longer: the member has registered them, or could not."""
         event, member.event = member.event, None
         for each in () if event is None else event.partitions:
@@ -167,7 +167,7 @@ class ConsumerGroup:
             if partition is not None and partition.offered_to == member.client_id:
                 partition.offered_to = None
 
-    def on_report(self, member: Member, reported: Iterable[PartitionId]) -> None:
+    def on_report(self, member: ServedMember, reported: Iterable[PartitionId]) -> None:
         """Free what a member does not have any more, by its own report."""
         if member.event is not None:
             return
@@ -176,7 +176,7 @@ class ConsumerGroup:
             if partition.owner == member.client_id and partition.id not in kept and partition.renewed_at < latest:
                 partition.release()
 
-    def next_event(self, member: Member) -> Event | None:
+    def next_event(self, member: ServedMember) -> Event | None:
         """Return what a member is to be told now, if there is something."""
         now = self._loop.time()
         if member.event is not None and now - member.event.told_at <= EVENT_S:

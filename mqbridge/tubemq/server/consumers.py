@@ -16,9 +16,9 @@ from mqbridge.tubemq.mapping.sdk_units import unit_of_message
 from mqbridge.tubemq.mapping.served_pack import encode_pack
 from mqbridge.tubemq.server.broker import BROKER_ID, ServedBroker
 from mqbridge.tubemq.server.connection import Served, ServedConnection, failure, success
-from mqbridge.tubemq.server.consumer_group import ConsumerGroup, Event, GroupTerms, Member, Mode
+from mqbridge.tubemq.server.consumer_group import ConsumerGroup, Event, GroupTerms, ServedMember, Mode
 from mqbridge.tubemq.server.lanes import BackingLanes, GroupLanes, LaneStart, OwnLanes, PartitionId
-from mqbridge.tubemq.server.partition import Pack, ServedPartition
+from mqbridge.tubemq.server.partition import ServedPack, ServedPartition
 from mqbridge.tubemq.server.producers import check_client, check_group
 from mqbridge.tubemq.server.refusals import CodedRefusal
 from mqbridge.tubemq.server.support import NO_BOUND
@@ -156,7 +156,7 @@ class Consumers:
             raise CodedRefusal(f"there are no topics {', '.join(missing)}", codes.TOPIC_NOT_DEPLOYED)
         return topics
 
-    def group_of(self, link: ServedConnection, name: str, client_id: str) -> tuple[ConsumerGroup, Member]:
+    def group_of(self, link: ServedConnection, name: str, client_id: str) -> tuple[ConsumerGroup, ServedMember]:
         """Return a group, and a member of it from which a request came. Raises CodedRefusal if it is not known."""
         group = self.groups.get(name)
         member = None if group is None else group.members.get(client_id)
@@ -209,7 +209,7 @@ class Consumers:
         return self._heartbeat(link, group, member, asked)
 
     async def _heartbeat(
-        self, link: ServedConnection, group: ConsumerGroup, member: Member, asked: master_pb2.HeartRequestC2M
+        self, link: ServedConnection, group: ConsumerGroup, member: ServedMember, asked: master_pb2.HeartRequestC2M
     ) -> bytes:
         try:
             for name in group.terms.topics:  # its partitions may be more by now
@@ -227,7 +227,7 @@ class Consumers:
         told = None if event is None else self._event(link, group, member, event)
         return success(rpc.CONSUMER_HEARTBEAT, event=told, notAllocated=is_waiting, requireAuth=False, **_NO_RULES)
 
-    def _event(self, link: ServedConnection, group: ConsumerGroup, member: Member, event: Event) -> master_pb2.EventProto:
+    def _event(self, link: ServedConnection, group: ConsumerGroup, member: ServedMember, event: Event) -> master_pb2.EventProto:
         refs = [self._broker.ref(link.address, each.topic, each.partition) for each in event.partitions]
         texts = [format_subscription(member.client_id, group.name, ref) for ref in refs]
         log.debug("group %s: %s is told %d: %s", group.name, member.client_id, event.kind, texts)
@@ -334,7 +334,7 @@ class Consumers:
             requireSlow=False,
         )
 
-    def _encode(self, served: ServedPartition, pack: Pack) -> tuple[bytes, int]:
+    def _encode(self, served: ServedPartition, pack: ServedPack) -> tuple[bytes, int]:
         """Return the messages of a pack as fields of the response, without those of other types."""
         found, topic, index = pack.messages, served.topic, served.id.partition
         units = found.units if found.units is not None else [unit_of_message(each) for each in found.messages or ()]

@@ -55,7 +55,7 @@ class PartitionOwnership(Enum):
     OUT = "out"
 
 
-class Pack(NamedTuple):
+class ServedPack(NamedTuple):
     """What a get hands out: the messages, the number at which it began to read, and whether they were handed out before."""
 
     messages: Slice
@@ -207,7 +207,7 @@ class ServedPartition:
         if self.state is PartitionOwnership.OUT:
             self.state, self.read_end = PartitionOwnership.OWNED, self.confirmed
 
-    async def get(self, client_id: str, *, keeps_pack: bool) -> Pack | None:
+    async def get(self, client_id: str, *, keeps_pack: bool) -> ServedPack | None:
         """Return the next pack, which counts as handed out with `hand_out`; None if there is none now.
 
         With `keeps_pack`, the messages behind the present pack are read; otherwise those behind what is confirmed. Raises
@@ -226,7 +226,7 @@ class ServedPartition:
             except LaneRevoked as error:
                 raise CodedRefusal(f"partition {self._name} moves to another gateway", codes.NO_NODE) from error
             self.check_owner(client_id)
-            return None if found is None else Pack(found, start, is_again)
+            return None if found is None else ServedPack(found, start, is_again)
 
     async def _read_soon(self, feed: QueueFeed, start: int) -> Slice | None:
         """Read; None if there is nothing at the end, or for WAIT_S."""
@@ -255,7 +255,7 @@ class ServedPartition:
         found = await self._replay.read(start, MAX_PACK_MESSAGES, MAX_PACK_BYTES)
         return _before(found, feed.next) if feed.next is not None else found
 
-    def hand_out(self, pack: Pack) -> None:
+    def hand_out(self, pack: ServedPack) -> None:
         """Take note that the owner gets a pack. One without messages is confirmed at once, if everything before it is."""
         was_out = self.state is PartitionOwnership.OUT
         self.state, self.read_end = PartitionOwnership.OUT, pack.messages.next

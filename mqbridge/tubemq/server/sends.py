@@ -1,4 +1,4 @@
-"""Sends: each message is stored in its partition, and answered when it is, in any order.
+"""SendRequests: each message is stored in its partition, and answered when it is, in any order.
 
 A message that is not stored within the time that its client waits is withdrawn, and not answered. What was on its way to the
 cluster may be stored all the same: clients send nothing again by themselves.
@@ -8,8 +8,8 @@ import asyncio
 import time
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.listener.publish_queues import PendingSend, PublishQueue, PublishQueues
 from mqbridge.listener.publisher import Stored
-from mqbridge.listener.send_queues import PendingSend, SendQueue, SendQueues
 from mqbridge.message import Unit
 from mqbridge.tubemq.mapping.sdk_units import SentMessageFormat
 from mqbridge.tubemq.mapping.unit_format import unit_of_data
@@ -22,14 +22,14 @@ from mqbridge.tubemq.wire.received_send import NO_CHECKSUM, ReceivedSend, decode
 from mqbridge.tubemq.wire.rpc import Request
 
 
-class Sends:
+class SendRequests:
     """Serves the sends of all clients."""
 
     def __init__(self, broker: ServedBroker) -> None:
         self._broker = broker
         self._loop = asyncio.get_running_loop()
         """The running loop, stored because `get_running_loop` costs a system call."""
-        self.queues = SendQueues(broker.services.publishers, SentMessageFormat())
+        self.queues = PublishQueues(broker.services.publishers, SentMessageFormat())
         self._pending = 0
 
     @property
@@ -54,7 +54,7 @@ class Sends:
         self._store(link, serial, request, send, queue)
         return None
 
-    def _store(self, link: ServedConnection, serial: int, request: Request, send: ReceivedSend, queue: SendQueue) -> None:
+    def _store(self, link: ServedConnection, serial: int, request: Request, send: ReceivedSend, queue: PublishQueue) -> None:
         """Store a message, and answer when it is. Raises CodedRefusal for one that no Broker accepts."""
         self._check(send)
         unit: Unit = unit_of_data(send.data, send.flag)
@@ -88,7 +88,7 @@ class Sends:
         if send.checksum != NO_CHECKSUM and send.checksum != checksum(send.data):
             raise CodedRefusal(f"the checksum is {checksum(send.data)}, not {send.checksum}", codes.FORBIDDEN)
 
-    def _response(self, queue: SendQueue, stored: Stored, index: int) -> bytes:
+    def _response(self, queue: PublishQueue, stored: Stored, index: int) -> bytes:
         """Return the response to a message that is stored: a dead letter has no offset."""
         position = stored.positions[index] if index < len(stored.positions) else ()
         if not position:

@@ -11,7 +11,7 @@ from mqbridge.tubemq.server.broker import ServedBroker
 from mqbridge.tubemq.server.connection import Handler, ServedConnection
 from mqbridge.tubemq.server.consumers import Consumers
 from mqbridge.tubemq.server.producers import Producers
-from mqbridge.tubemq.server.sends import Sends
+from mqbridge.tubemq.server.sends import SendRequests
 from mqbridge.tubemq.wire import rpc
 
 DRAIN_CHECK_S = 0.02
@@ -29,7 +29,7 @@ class TubeMQServer:
     def __init__(self, services: Services) -> None:
         self.broker = ServedBroker(services)
         self.producers = Producers(self.broker)
-        self.sends = Sends(self.broker)
+        self.sends = SendRequests(self.broker)
         self.consumers = Consumers(self.broker)
         self.balanced = Balanced(self.broker, self.consumers)
         self._connections: set[ServedConnection] = set()

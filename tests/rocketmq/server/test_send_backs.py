@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mqbridge.listener.send_queues import SendQueues
+from mqbridge.listener.publish_queues import PublishQueues
 from mqbridge.rocketmq.server import send_backs as module
 from mqbridge.rocketmq.server.send_backs import without
 from mqbridge.rocketmq.wire import delay_levels
@@ -172,7 +172,7 @@ async def test_a_backing_without_parking_delays_by_itself(monkeypatch: pytest.Mo
         client = await served.connect()
         record = await stored_record(client)
         monkeypatch.setattr(type(served.listener.parking), "is_supported", property(lambda _: False))
-        open_queue = SendQueues.open
+        open_queue = PublishQueues.open
 
         async def open_(self: Any, topic: Any, number: int) -> Any:
             opened = await open_queue(self, topic, number)
@@ -185,7 +185,7 @@ async def test_a_backing_without_parking_delays_by_itself(monkeypatch: pytest.Mo
             opened.publish = note
             return opened
 
-        monkeypatch.setattr(SendQueues, "open", open_)
+        monkeypatch.setattr(PublishQueues, "open", open_)
         assert (await send_back(client, record)).code == 0
         assert published[0] is not None
         assert abs(published[0] - record.store_timestamp - 10_000) < 20_000

@@ -7,9 +7,9 @@ from unittest.mock import Mock
 import pytest
 
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.listener import send_queues
+from mqbridge.listener import publish_queues
+from mqbridge.listener.publish_queues import PendingSend, PublishQueue
 from mqbridge.listener.publisher import Publisher, Stored
-from mqbridge.listener.send_queues import PendingSend, SendQueue
 from mqbridge.rocketmq.server import broker as broker_module
 from mqbridge.rocketmq.server import sends as module
 from mqbridge.rocketmq.server.physical_offsets import physical_offset
@@ -319,7 +319,7 @@ async def test_sends_of_several_connections_are_stored_together_and_answered_eac
 
 
 async def test_large_sends_are_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(send_queues, "GATHERED_BYTES", 1000)
+    monkeypatch.setattr(publish_queues, "GATHERED_BYTES", 1000)
     async with serving() as served:
         client = await served.connect()
         await client.store(b"first")
@@ -432,10 +432,10 @@ async def test_queues_that_nobody_sends_to_are_closed(monkeypatch: pytest.Monkey
         (queue,) = queues._queues.values()
         queues._close_idle()
         assert list(queues._queues.values()) == [queue]
-        queue.used_at -= send_queues.IDLE_S + 1
+        queue.used_at -= publish_queues.IDLE_S + 1
         queues._close_idle()
         assert queues._queues == {}
-        await until(lambda: queue.state is send_queues.SendState.CLOSED)
+        await until(lambda: queue.state is publish_queues.SendState.CLOSED)
         assert [each.queue_offset for each in await client.store(b"b")] == [1]
 
 
@@ -456,14 +456,14 @@ async def test_a_queue_that_is_closed_before_its_sends_are_stored_answers_them(m
         topic = await served.create()
         await client.produce()
         assert (await client.send(b"before")).code == Status.SUCCESS
-        add = SendQueue.add
+        add = PublishQueue.add
 
-        def add_and_forget(queue: SendQueue, send: PendingSend, size: int) -> bool:
+        def add_and_forget(queue: PublishQueue, send: PendingSend, size: int) -> bool:
             is_first = add(queue, send, size)
             served.server.sends.queues.forget(topic.name)  # the close begins before what was added is stored
             return is_first
 
-        monkeypatch.setattr(SendQueue, "add", add_and_forget)
+        monkeypatch.setattr(PublishQueue, "add", add_and_forget)
         assert (await client.send(b"lost")).code != Status.SUCCESS
         assert not served.server.sends.is_any_pending
 
@@ -474,7 +474,7 @@ async def test_an_error_in_a_publication_is_answered(monkeypatch: pytest.MonkeyP
         await served.create()
         await client.produce()
         assert (await client.send(b"before")).code == Status.SUCCESS
-        monkeypatch.setattr(SendQueue, "publish", Mock(side_effect=KeyError("a fault")))
+        monkeypatch.setattr(PublishQueue, "publish", Mock(side_effect=KeyError("a fault")))
         assert (await client.send(b"lost")).code == Status.SYSTEM_ERROR
         assert not served.server.sends.is_any_pending
 
@@ -515,7 +515,7 @@ async def test_a_queue_that_cannot_be_opened_is_an_error_and_tried_again(monkeyp
 
 
 async def test_the_number_of_queues_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(send_queues, "MAX_QUEUES", 1)
+    monkeypatch.setattr(publish_queues, "MAX_QUEUES", 1)
     async with serving() as served:
         client = await served.connect()
         await served.create(queues=2)

@@ -1,6 +1,6 @@
 """What clients send: gathered by partition, stored, and answered when it is stored, in any order.
 
-There is one `SendQueue` for each partition that clients send to:
+There is one `PublishQueue` for each partition that clients send to:
 
     OPENING  its publisher is being opened; sends wait
     OPEN     sends are stored: all that come in one iteration of the event loop together
@@ -61,7 +61,7 @@ class PendingSend(NamedTuple):
     deadline: float
 
 
-class SendQueue:
+class PublishQueue:
     """See the module."""
 
     def __init__(self, publishers: Publishers, unit_format: UnitFormat, topic: ListenedTopic, partition: int) -> None:
@@ -143,7 +143,7 @@ def _fail(sends: Sequence[PendingSend], problem: ClusterError) -> None:
 class _Publishing:
     """One publication for several sends, which are answered once."""
 
-    def __init__(self, queue: SendQueue, publisher: Publisher, sends: Sequence[PendingSend]) -> None:
+    def __init__(self, queue: PublishQueue, publisher: Publisher, sends: Sequence[PendingSend]) -> None:
         self.publication: Publication | None = None
         self._queue = queue
         self._publisher, self._sends = publisher, sends
@@ -170,7 +170,7 @@ class _Publishing:
             self._publisher.withdraw(self.publication)
 
 
-class SendQueues:
+class PublishQueues:
     """The queues of all clients of a listener."""
 
     def __init__(self, publishers: Publishers, unit_format: UnitFormat) -> None:
@@ -178,18 +178,18 @@ class SendQueues:
         self._publishers, self._format = publishers, unit_format
         self._loop = asyncio.get_running_loop()
         """The running loop, stored because `get_running_loop` costs a system call."""
-        self._queues: dict[tuple[str, int], SendQueue] = {}
+        self._queues: dict[tuple[str, int], PublishQueue] = {}
         """By the topic's name for clients, and the partition."""
-        self._opening: dict[tuple[str, int], asyncio.Task[SendQueue]] = {}
-        self._to_flush: list[SendQueue] = []
+        self._opening: dict[tuple[str, int], asyncio.Task[PublishQueue]] = {}
+        self._to_flush: list[PublishQueue] = []
         self._sweep: asyncio.TimerHandle | None = None
 
-    def find(self, topic: str, partition: int) -> SendQueue | None:
+    def find(self, topic: str, partition: int) -> PublishQueue | None:
         """Return the queue of a partition, by the topic's name for clients, if it is open."""
         known = self._queues.get((topic, partition))
         return known if known is not None and known.is_open else None
 
-    async def open(self, topic: ListenedTopic, partition: int) -> SendQueue:
+    async def open(self, topic: ListenedTopic, partition: int) -> PublishQueue:
         """Return a queue that is open. It goes on being opened if the caller gives up. Raises RequestRefused, ClusterError."""
         key = topic.name, partition
         known = self._queues.get(key)
@@ -206,17 +206,17 @@ class SendQueues:
             task.add_done_callback(lambda task: self._on_opened(key, task))
         return await asyncio.shield(task)
 
-    async def _open(self, topic: ListenedTopic, partition: int) -> SendQueue:
-        opened = SendQueue(self._publishers, self._format, topic, partition)
+    async def _open(self, topic: ListenedTopic, partition: int) -> PublishQueue:
+        opened = PublishQueue(self._publishers, self._format, topic, partition)
         await opened.open()
         return opened
 
-    def _on_opened(self, key: tuple[str, int], task: "asyncio.Task[SendQueue]") -> None:
+    def _on_opened(self, key: tuple[str, int], task: "asyncio.Task[PublishQueue]") -> None:
         del self._opening[key]
         if not task.cancelled() and task.exception() is None:
             self._queues[key] = task.result()
 
-    def add(self, queue: SendQueue, send: PendingSend, size: int) -> None:
+    def add(self, queue: PublishQueue, send: PendingSend, size: int) -> None:
         """Store messages with all that come to their queue in this iteration of the event loop."""
         if queue.add(send, size):
             if not self._to_flush:
