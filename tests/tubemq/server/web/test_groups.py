@@ -1,5 +1,7 @@
 """Groups with members, as the Master shows them."""
 
+from typing import Any
+
 import pytest
 
 from mqbridge.tubemq.wire.string_formats import PartitionKey, format_start_offsets
@@ -45,7 +47,7 @@ async def test_a_bound_group_is_shown_with_its_offsets() -> None:
         await web.served.create()
         consumer = await web.served.connect("c")
         required = format_start_offsets({PartitionKey(1, TOPIC, 0): 28})
-        bound = {"requireBound": True, "sessionKey": "k", "totalCount": 2, "requiredPartition": required}
+        bound: dict[str, Any] = {"requireBound": True, "sessionKey": "k", "totalCount": 2, "requiredPartition": required}
         assert (await consumer.join(**bound)).errCode == 200
         detail = await web.master("admin_query_consume_group_detail", groupName=GROUP)
         assert (detail["isBandConsume"], detail["sessionKey"], detail["isNotAllocate"]) == ("bound", "k", True)
