@@ -16,7 +16,7 @@ from mqbridge.tubemq.mapping.sdk_units import unit_of_message
 from mqbridge.tubemq.mapping.served_pack import encode_pack
 from mqbridge.tubemq.server.broker import BROKER_ID, ServedBroker
 from mqbridge.tubemq.server.connection import Served, ServedConnection, failure, success
-from mqbridge.tubemq.server.consumer_group import ConsumerGroup, Event, GroupTerms, ServedMember, Mode
+from mqbridge.tubemq.server.consumer_group import ConsumerGroup, Event, GroupTerms, Mode, ServedMember
 from mqbridge.tubemq.server.lanes import BackingLanes, GroupLanes, LaneStart, OwnLanes, PartitionId
 from mqbridge.tubemq.server.partition import ServedPack, ServedPartition
 from mqbridge.tubemq.server.producers import check_client, check_group

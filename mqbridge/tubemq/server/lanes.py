@@ -144,9 +144,11 @@ class OwnLanes:
         return None if index not in positions else self._broker.services.numbering.number(positions[index])
 
     async def move(self, topic: ListenedTopic, index: int, feed: QueueFeed, number: int) -> None:
-        """Move the reader, and record it."""
-        await feed.seek(self._broker.position(number))
+        """Move the reader, and record it in the state file."""
+        position = self._broker.position(number)
+        await feed.seek(position)
         self._record(topic, index, number)
+        await self._groups.advance(topic, self._group, {index: position})  # is there already: this waits until it is written
 
     def commit(self, topic: ListenedTopic, index: int, feed: QueueFeed, number: int) -> None:
         """Record the number."""

@@ -10,6 +10,7 @@
         (pack handed out)             OWNED -> OUT
         confirm                       OUT -> OWNED
         roll back                     OUT -> OWNED: the next get reads from `confirmed` again
+        move                          OWNED, OUT -> OWNED: what was handed out before does not count any more
         unregister, (lease, lost)     OPENING, OWNED, OUT -> FREE; the first one confirms or rolls back
 
 What this rests on: numbers ascend; all that is between two numbers was handed out before the second one is confirmed. Messages
@@ -206,6 +207,24 @@ class ServedPartition:
     def _roll_back(self) -> None:
         if self.state is PartitionOwnership.OUT:
             self.state, self.read_end = PartitionOwnership.OWNED, self.confirmed
+
+    async def move(self, number: int) -> bool:
+        """Move the group to a number; what was handed out before does not count any more. Returns False if nobody owns it.
+
+        Raises CodedRefusal if the partition moves to another gateway, ClusterError: then nothing changes, except that the pack of
+        the owner is rolled back. Not to be cancelled: the caller shields it.
+        """
+        async with self._reading:  # a registration that is under way, or a get
+            feed = self.feed
+            if self.state is PartitionOwnership.FREE or feed is None:
+                return False
+            self._roll_back()  # from here on, a confirmation of the owner has no effect
+            try:
+                await self._lanes.move(self.topic, self._index, feed, number)
+            except LaneRevoked as error:
+                raise CodedRefusal(f"partition {self._name} moves to another gateway", codes.NO_NODE) from error
+            self.confirmed = self.read_end = self._handed_out = number
+            return True
 
     async def get(self, client_id: str, *, keeps_pack: bool) -> ServedPack | None:
         """Return the next pack, which counts as handed out with `hand_out`; None if there is none now.

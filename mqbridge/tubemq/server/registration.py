@@ -13,7 +13,7 @@ def _make(services: Services) -> ProtocolServer:
 SERVER = ServedSystem(
     system="tubemq",
     port=8715,
-    web_port=None,
+    web_port=8080,
     unit_format=NAME,
     default_topics="{topic}",
     answers_in_order=False,

@@ -12,6 +12,7 @@ from mqbridge.tubemq.server.connection import Handler, ServedConnection
 from mqbridge.tubemq.server.consumers import Consumers
 from mqbridge.tubemq.server.producers import Producers
 from mqbridge.tubemq.server.sends import SendRequests
+from mqbridge.tubemq.server.web.app import make_web_app
 from mqbridge.tubemq.wire import rpc
 
 DRAIN_CHECK_S = 0.02
@@ -23,7 +24,6 @@ MAX_DESCRIBED = 1000
 class TubeMQServer:
     """See `mqbridge.listener.server.ProtocolServer`."""
 
-    web = None
     refusal = b""
 
     def __init__(self, services: Services) -> None:
@@ -32,6 +32,8 @@ class TubeMQServer:
         self.sends = SendRequests(self.broker)
         self.consumers = Consumers(self.broker)
         self.balanced = Balanced(self.broker, self.consumers)
+        self.web = make_web_app(self.broker, self.consumers)
+        """The web application."""
         self._connections: set[ServedConnection] = set()
         self._refused = 0
         self._handlers: Mapping[int, Handler] = {

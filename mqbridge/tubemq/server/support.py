@@ -11,6 +11,8 @@ NO_CHOICE = "this listener assigns partitions (`groups: backing`): consumers can
 NO_BOUND = "this listener assigns partitions (`groups: backing`): consumers cannot begin at offsets of their own"
 NO_CREATION = "there are no topics"
 UNKNOWN_METHOD = "Unsupported method ID"
+NOT_MANAGED = "set `manage: true` in its configuration"
+NOT_CREATED = "set `create` in its configuration"
 
 _OWN = (LOG_OWN, PULSAR_OWN, ROCKETMQ_OWN)
 _BY_GROUP = (LOG_BACKING, PULSAR_BACKING, ROCKETMQ_BACKING)
@@ -92,6 +94,13 @@ TABLE = (
         "Rules of flow control, visit tokens, several Masters",
         SupportCell(Support.DIFFERS, "there are none: clients get the answers of a server without them"),
     ),
+    SupportRow(
+        "Web methods of the Master and the Broker that scripts use",
+        SupportCell(
+            Support.DIFFERS, "one address has both pages; stores and settings of theirs are not shown, and need no token"
+        ),
+    ),
+    SupportRow("Web methods: moving groups without `manage: true`", _refused(NOT_MANAGED, "400")),
     SupportRow("Other methods: Brokers that register here", _refused(UNKNOWN_METHOD, "FATAL")),
 )
 """The rows of the table, in the order of the page."""
