@@ -9,18 +9,21 @@ There is one `PublishQueue` for each partition that clients send to:
         (opened)         OPENING -> OPEN
         (failed, idle)   OPENING, OPEN -> CLOSED
 
+Sends that come while their queue is not open wait for it in their order (`when_open`), and later ones behind them.
+
 A send that is not stored by its deadline is withdrawn and answered as failed, because its client waits little longer. What was on
 its way to the cluster may be stored all the same, and once more when the client tries again.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
 from mqbridge.adapter.formats import UnitFormat, batch_of_units
 from mqbridge.errors import ClusterError, Failure, RefusalReason, RequestRefused
+from mqbridge.listener.limits import limited
 from mqbridge.listener.publisher import Publication, Publisher, Stored
 from mqbridge.listener.publisher import State as PublisherState
 from mqbridge.listener.publishers import Publishers
@@ -170,6 +173,17 @@ class _Publishing:
             self._publisher.withdraw(self.publication)
 
 
+class Waiter(NamedTuple):
+    """Waits for a queue; one of the two is called once, and neither raises.
+
+    on_open    called with the queue when it is open
+    on_failed  called with the reason if it cannot be opened
+    """
+
+    on_open: Callable[[PublishQueue], None]
+    on_failed: Callable[[Exception], None]
+
+
 class PublishQueues:
     """The queues of all clients of a listener."""
 
@@ -181,13 +195,42 @@ class PublishQueues:
         self._queues: dict[tuple[str, int], PublishQueue] = {}
         """By the topic's name for clients, and the partition."""
         self._opening: dict[tuple[str, int], asyncio.Task[PublishQueue]] = {}
+        self._waiting: dict[tuple[str, int], list[Waiter]] = {}
+        """Those that wait for a queue, in order."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Tasks that open queues for them."""
         self._to_flush: list[PublishQueue] = []
         self._sweep: asyncio.TimerHandle | None = None
 
     def find(self, topic: str, partition: int) -> PublishQueue | None:
-        """Return the queue of a partition, by the topic's name for clients, if it is open."""
+        """Return the queue of a partition, by the topic's name for clients, if it is open and nobody waits for it."""
         known = self._queues.get((topic, partition))
-        return known if known is not None and known.is_open else None
+        return known if known is not None and known.is_open and (topic, partition) not in self._waiting else None
+
+    def when_open(self, topic: str, partition: int, find_topic: Callable[[], Awaitable[ListenedTopic]], waiter: Waiter) -> None:
+        """Call back once the queue of a partition is open, in the order of these calls; `find_topic` finds the topic."""
+        key = topic, partition
+        waiting = self._waiting.setdefault(key, [])
+        waiting.append(waiter)
+        if len(waiting) == 1:
+            task = spawn(self._open_for_waiters(key, find_topic), f"producer of {key}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _open_for_waiters(self, key: tuple[str, int], find_topic: Callable[[], Awaitable[ListenedTopic]]) -> None:
+        try:
+            async with limited(f"opening a producer of topic {key[0]}"):
+                queue = await self.open(await find_topic(), key[1])
+        except Exception as error:  # noqa: BLE001 - those that wait get it
+            for waiter in self._waiting.pop(key):
+                waiter.on_failed(error)
+            return
+        except BaseException:
+            for waiter in self._waiting.pop(key):
+                waiter.on_failed(ClusterError("the listener is being stopped"))
+            raise
+        for waiter in self._waiting.pop(key):
+            waiter.on_open(queue)
 
     async def open(self, topic: ListenedTopic, partition: int) -> PublishQueue:
         """Return a queue that is open. It goes on being opened if the caller gives up. Raises RequestRefused, ClusterError."""

@@ -6,20 +6,32 @@ cluster may be stored all the same: clients send nothing again by themselves.
 
 import asyncio
 import time
+from functools import partial
+from typing import NamedTuple
 
-from mqbridge.errors import ClusterError, Failure
-from mqbridge.listener.publish_queues import PendingSend, PublishQueue, PublishQueues
+from mqbridge.errors import ClusterError
+from mqbridge.listener.publish_queues import PendingSend, PublishQueue, PublishQueues, Waiter
 from mqbridge.listener.publisher import Stored
 from mqbridge.message import Unit
 from mqbridge.tubemq.mapping.sdk_units import SentMessageFormat
 from mqbridge.tubemq.mapping.unit_format import unit_of_data
 from mqbridge.tubemq.server.broker import HEADROOM_BYTES, MIN_MESSAGE_BYTES, ServedBroker
-from mqbridge.tubemq.server.connection import Served, ServedConnection, failure, timeout_s
-from mqbridge.tubemq.server.refusals import CodedRefusal, text_of
-from mqbridge.tubemq.wire import codes, rpc
+from mqbridge.tubemq.server.connection import Served, ServedConnection, timeout_s
+from mqbridge.tubemq.server.refusals import CodedRefusal
+from mqbridge.tubemq.wire import codes
 from mqbridge.tubemq.wire.payload import checksum
 from mqbridge.tubemq.wire.received_send import NO_CHECKSUM, ReceivedSend, decode_send, encode_send_response
 from mqbridge.tubemq.wire.rpc import Request
+
+
+class _Sent(NamedTuple):
+    """A message that is not stored yet; `deadline` is the loop time until which its client waits."""
+
+    link: ServedConnection
+    serial: int
+    request: Request
+    unit: Unit
+    deadline: float
 
 
 class SendRequests:
@@ -42,39 +54,58 @@ class SendRequests:
         if self._broker.is_draining:
             raise ClusterError("the listener is being stopped")
         send = decode_send(request.body)
-        known = self.queues.find(send.topic, send.partition)
-        if known is None:
-            return self._open_and_store(link, serial, request, send)
-        self._store(link, serial, request, send, known)
-        return None
-
-    async def _open_and_store(self, link: ServedConnection, serial: int, request: Request, send: ReceivedSend) -> bytes | None:
-        topic = await self._broker.partition_topic(send.topic, send.partition)
-        queue = await self.queues.open(topic, send.partition)
-        self._store(link, serial, request, send, queue)
-        return None
-
-    def _store(self, link: ServedConnection, serial: int, request: Request, send: ReceivedSend, queue: PublishQueue) -> None:
-        """Store a message, and answer when it is. Raises CodedRefusal for one that no Broker accepts."""
         self._check(send)
-        unit: Unit = unit_of_data(send.data, send.flag)
         self._broker.count_received(len(send.data))
+        sent = _Sent(link, serial, request, unit_of_data(send.data, send.flag), self._loop.time() + timeout_s(request))
         link.begin()
         self._pending += 1
+        queue = self.queues.find(send.topic, send.partition)
+        if queue is not None:
+            self._store(sent, queue)
+        else:
+            self._store_when_open(sent, send)
+        return None
+
+    def _store_when_open(self, sent: _Sent, send: ReceivedSend) -> None:
+        """Store a message when its queue is open; its bytes count as in flight until then."""
+        size, in_flight = len(sent.unit.data), self._broker.services.in_flight
+        in_flight.add(size)
+
+        def on_open(queue: PublishQueue) -> None:
+            in_flight.release(size)
+            self._store(sent, queue)
+
+        def on_failed(error: Exception) -> None:
+            in_flight.release(size)
+            self._refuse(sent, error)
+
+        find_topic = partial(self._broker.partition_topic, send.topic, send.partition)
+        self.queues.when_open(send.topic, send.partition, find_topic, Waiter(on_open, on_failed))
+
+    def _refuse(self, sent: _Sent, error: Exception) -> None:
+        """Answer that a message was not stored, unless its client does not wait any more."""
+        self._end(sent)
+        if self._loop.time() < sent.deadline:
+            sent.link.refuse(sent.serial, sent.request, error)
+
+    def _end(self, sent: _Sent) -> None:
+        self._pending -= 1
+        sent.link.end()
+
+    def _store(self, sent: _Sent, queue: PublishQueue) -> None:
+        """Store a message, and answer when it is; one whose client does not wait any more is left out."""
+        if self._loop.time() >= sent.deadline:
+            self._end(sent)
+            return
 
         def answer(stored: Stored, index: int) -> None:
-            self._pending -= 1
-            link.end()
-            problem = stored.problem
-            if problem is None:
-                link.answer(serial, request, self._response(queue, stored, index))
-            elif self._loop.time() < deadline:
-                link.refused_requests += 1
-                code = codes.BAD_REQUEST if problem.failure is Failure.REFUSED else codes.INTERNAL_ERROR
-                link.answer(serial, request, failure(rpc.SEND, code, text_of(problem)))
+            if stored.problem is not None:
+                self._refuse(sent, stored.problem)
+                return
+            self._end(sent)
+            sent.link.answer(sent.serial, sent.request, self._response(queue, stored, index))
 
-        deadline = self._loop.time() + timeout_s(request)
-        self.queues.add(queue, PendingSend([unit], answer, deadline), len(unit.data))
+        self.queues.add(queue, PendingSend([sent.unit], answer, sent.deadline), len(sent.unit.data))
 
     def _check(self, send: ReceivedSend) -> None:
         limit = max(MIN_MESSAGE_BYTES, self._broker.max_message_bytes) + HEADROOM_BYTES

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from mqbridge.net.addresses import split_address
 from mqbridge.tubemq.server.broker import BROKER_ID
-from mqbridge.tubemq.server.consumer_group import ConsumerGroup, Member, Mode
+from mqbridge.tubemq.server.consumer_group import ConsumerGroup, Mode, ServedMember
 from mqbridge.tubemq.server.web.answers import Answer, master_answer
 from mqbridge.tubemq.server.web.context import WebContext
 from mqbridge.tubemq.server.web.methods import WebMethod
@@ -62,7 +62,7 @@ class GroupPages:
             "data": members,
         }
 
-    def _member(self, group: ConsumerGroup, member: Member, parameters: Parameters) -> Answer:
+    def _member(self, group: ConsumerGroup, member: ServedMember, parameters: Parameters) -> Answer:
         address = self._context.address(parameters.request)
         broker = f"{BROKER_ID}:{address.host}:{address.port}"
         owned = sorted(partition.id for partition in group.partitions.values() if partition.owner == member.client_id)
