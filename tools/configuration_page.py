@@ -61,8 +61,9 @@ routes:
 ## A listener
 
 Unmodified Pulsar clients of an application beside the gateway send to RocketMQ, and consume from it. A listener needs no routes;
-both may be in one file. With `system: rocketmq` it serves RocketMQ clients: see how to keep your
-[Pulsar SDK](../how-to/keep-your-pulsar-sdk.md) or your [RocketMQ SDK](../how-to/keep-your-rocketmq-sdk.md).
+both may be in one file. With `system: rocketmq` or `tubemq` it serves their clients: see how to keep your
+[Pulsar SDK](../how-to/keep-your-pulsar-sdk.md), your [RocketMQ SDK](../how-to/keep-your-rocketmq-sdk.md) or your [TubeMQ
+SDK](../how-to/keep-your-tubemq-sdk.md).
 
 ```yaml
 clusters:

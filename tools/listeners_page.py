@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from mqbridge.listener.support import Backing, Support, SupportRow
 from mqbridge.pulsar.server import support as pulsar
 from mqbridge.rocketmq.server import support as rocketmq
+from mqbridge.tubemq.server import support as tubemq
 from tools.generated_page import DOCS, check_or_write
 
 PAGE = DOCS / "reference" / "listeners.md"
@@ -20,8 +21,9 @@ _BEGINNING = """\
 <!-- Written by `python -m tools.listeners_page --write` from the code. Do not edit. -->
 
 What an unmodified SDK can do at a listener, compared with a real server of its system. [What listeners
-promise](../explanation/listeners.md) has a page of its own; [Keep your Pulsar SDK](../how-to/keep-your-pulsar-sdk.md) and
-[Keep your RocketMQ SDK](../how-to/keep-your-rocketmq-sdk.md) show how to begin.
+promise](../explanation/listeners.md) has a page of its own; [Keep your Pulsar SDK](../how-to/keep-your-pulsar-sdk.md), [Keep
+your RocketMQ SDK](../how-to/keep-your-rocketmq-sdk.md) and [Keep your TubeMQ SDK](../how-to/keep-your-tubemq-sdk.md) show how to
+begin.
 
 - **native**: as a real server does it
 - **parked**: what waits is stored in topics of the listener meanwhile
@@ -43,6 +45,7 @@ def page() -> str:
     sections = [
         _section("Pulsar SDKs", "", pulsar.BACKINGS, pulsar.TABLE),
         _section("RocketMQ SDKs", _ROCKETMQ, rocketmq.BACKINGS, rocketmq.TABLE),
+        _section("TubeMQ SDKs", "", tubemq.BACKINGS, tubemq.TABLE),
     ]
     return "\n".join([_BEGINNING, "\n\n".join("\n".join(section) for section in sections)]) + "\n"
 

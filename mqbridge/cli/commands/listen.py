@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mqbridge.config.options.config import Config
     from mqbridge.gateway.listeners import ListenerRunner
 
-SETTINGS = {"pulsar": "service URL pulsar://{address}", "rocketmq": "name server {address}"}
+SETTINGS = {"pulsar": "service URL pulsar://{address}", "rocketmq": "name server {address}", "tubemq": "Master {address}"}
 """What clients of a system have in their settings for a listener; of others, it is the address."""
 WEB_URLS = {"pulsar": "http://{address}"}
 
@@ -25,7 +25,7 @@ def listen(
         str,
         typer.Argument(
             metavar="SYSTEM",
-            help="The system whose clients are served: pulsar or rocketmq.",
+            help="The system whose clients are served: pulsar, rocketmq or tubemq.",
             autocompletion=completion.listened_systems,
         ),
     ],
@@ -85,6 +85,7 @@ def listen(
 
         mqbridge listen pulsar --at rocketmq://127.0.0.1:9876
         mqbridge listen rocketmq --at log:///tmp/orders.db --groups own --state /tmp/orders-state.db
+        mqbridge listen tubemq --at pulsar://127.0.0.1:6650
         mqbridge listen pulsar --at log:///tmp/orders.db --groups own --state /tmp/orders-state.db --web 127.0.0.1:8080
 
     When clients can connect, it prints the address for their settings: `clients of pulsar can connect: service URL

@@ -92,7 +92,7 @@ class ListenerSends(Options):
     deduplicate: bool = Field(
         default=False,
         description="Store a message once, although its producer sends it again: for producers that clients have named and that "
-        "number their messages, which those of RocketMQ do not.",
+        "number their messages, which those of RocketMQ and TubeMQ do not.",
     )
     dead_letter: ListenerDeadLetter = Field(
         default=ListenerDeadLetter(),
@@ -132,16 +132,16 @@ class ListenerConfig(Options):
     """A listener: a server for unmodified clients of a system, whose messages are stored in any cluster."""
 
     name: Name = Field(description="The listener's name in metrics, logs and the state file; it must be unique.")
-    system: Name = Field(description="The system whose clients are served, `pulsar` or `rocketmq`.")
+    system: Name = Field(description="The system whose clients are served: `pulsar`, `rocketmq` or `tubemq`.")
     listen: Address | None = Field(
         default=None,
         description="Address to listen at, HOST:PORT. Null means 127.0.0.1 and the system's own port: 6650 for `pulsar`, 9876 "
-        "for `rocketmq`. Port 0 selects a free port.",
+        "for `rocketmq`, 8715 for `tubemq` (Master and Broker). Port 0 selects a free port.",
     )
     web: Address | None = Field(
         default=None,
-        description="Address of the system's HTTP interface, HOST:PORT: for `pulsar` the lookup and a part of the admin API. "
-        "Null means that it is not served.",
+        description="Address of the system's HTTP interface, HOST:PORT: for `pulsar` the lookup and a part of the admin API, "
+        "for `tubemq` the web methods that scripts use. Null means that it is not served.",
     )
     advertise: Annotated[Address, checked_by(_check_advertised)] | None = Field(
         default=None,
@@ -165,7 +165,7 @@ class ListenerConfig(Options):
         description="How groups of clients are named in the cluster, with `groups: backing`: a template in which `{group}` is "
         "the client's group and `{topic}` the topic's name in the cluster. Null means `{group}`; for Pulsar clients "
         "`{group}-{topic}` if all members of a group must read the same topics in the cluster's system (RocketMQ, TubeMQ). "
-        "Groups of RocketMQ clients read several topics, so `{topic}` cannot be used for them.",
+        "Groups of RocketMQ and TubeMQ clients read several topics, so `{topic}` cannot be used for them.",
         examples=["{group}", "{group}-{topic}"],
     )
     parking: Name | None = Field(
