@@ -99,6 +99,18 @@ def test_keeping_a_rocketmq_sdk(tmp_path: Path) -> None:
     assert lines[-2].strip() == "order 10", "the log has the messages"
 
 
+def test_keeping_a_tubemq_sdk(tmp_path: Path) -> None:
+    port, web = free_ports(2)
+    names = {"127.0.0.1:8715": f"127.0.0.1:{port}", "127.0.0.1:8080": f"127.0.0.1:{web}"}
+    _, checked, application, *_ = run("docs/how-to/keep-your-tubemq-sdk.md", tmp_path, names)
+    assert "can start" in checked
+    lines = application.splitlines()
+    assert {f"order {number}" for number in range(1, 11)} <= set(lines)
+    assert '"system":"tubemq"' in application
+    assert '"received_messages":10,' in application
+    assert [line for line in lines if line.strip()][-1].startswith("order "), "the log has the messages"
+
+
 @pytest.mark.cluster
 @pytest.mark.thorough
 def test_bridging_tubemq_to_pulsar(tmp_path: Path, tubemq: TubeMQ, pulsar: Pulsar) -> None:

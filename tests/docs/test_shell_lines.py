@@ -18,6 +18,7 @@ RUN_PAGES = {
     "docs/how-to/embedded-log.md",
     "docs/how-to/keep-your-pulsar-sdk.md",
     "docs/how-to/keep-your-rocketmq-sdk.md",
+    "docs/how-to/keep-your-tubemq-sdk.md",
     "docs/how-to/mirror-a-topic.md",
     "docs/how-to/move-a-group.md",
     "docs/how-to/tubemq-to-pulsar.md",

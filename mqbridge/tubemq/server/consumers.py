@@ -84,8 +84,8 @@ class Consumers:
         self.start()
 
     def _forget_empty(self, group: ConsumerGroup) -> None:
-        """Forget a group without members."""
-        if not group.members and self.groups.get(group.name) is group:
+        """Forget a group that nobody uses."""
+        if not group.members and not group.owned and self.groups.get(group.name) is group:
             del self.groups[group.name]
             group.lanes.want(())
             self._forget_lanes(group.name)
@@ -134,8 +134,7 @@ class Consumers:
             self._forget_empty(group)
             group = None
         if group is None:
-            if len(self.groups) >= MAX_GROUPS:
-                raise CodedRefusal(f"{MAX_GROUPS} groups have members already", codes.INTERNAL_ERROR)
+            self._check_room()
             group = ConsumerGroup(self._broker, name, terms, self._make_lanes(name))
         check_terms(group.terms, terms)
         check(group)
@@ -266,19 +265,19 @@ class Consumers:
         asked = parse(broker_pb2.RegisterRequestC2B, request.body)
         self._touch(link, asked.groupName, asked.clientId)
         if asked.opType == rpc.OP_REGISTER:
-            return self._register_partition(link, asked)
+            return self._register_partition(asked)
         if asked.opType != rpc.OP_UNREGISTER:
             raise CodedRefusal(f"opType {asked.opType} is not known", codes.BAD_REQUEST)
         served = self._served(asked.groupName, asked.topicName, asked.partitionId, codes.NO_NODE)
         served.unregister(asked.clientId, is_consumed=asked.readStatus == 0)
         return success(rpc.PARTITION_REGISTER, currOffset=self._broker.offset(served.confirmed))
 
-    async def _register_partition(self, link: ServedConnection, asked: broker_pb2.RegisterRequestC2B) -> bytes:
+    async def _register_partition(self, asked: broker_pb2.RegisterRequestC2B) -> bytes:
         self._check_draining()
-        group, _ = self.group_of(link, asked.groupName, asked.clientId)
+        check_client(asked.clientId)
+        check_group(asked.groupName)
         topic = await self._broker.partition_topic(asked.topicName, asked.partitionId)
-        if topic.name not in group.terms.topics:
-            raise CodedRefusal(f"group {group.name} has no topic {topic.name}", codes.BAD_REQUEST)
+        group = self._group_at_broker(asked.groupName, topic)
         served = group.partition(PartitionId(topic.name, asked.partitionId))
         number = None
         if asked.HasField("currOffset") and asked.currOffset >= 0 and asked.readStatus != FROM_MAX_ALWAYS:
@@ -288,6 +287,29 @@ class Consumers:
         await served.register(asked.clientId, topic, start, types_of(asked.filterCondStr))
         offset = self._broker.offset
         return success(rpc.PARTITION_REGISTER, currOffset=offset(served.confirmed), maxOffset=offset(served.end))
+
+    def _group_at_broker(self, name: str, topic: ListenedTopic) -> ConsumerGroup:
+        """Return the group of a consumer that registers a partition.
+
+        Some readers have not registered at the Master: a Broker does not ask for that. They are served where the gateway keeps
+        the groups: otherwise it would have to join a group of the cluster for each.
+        """
+        group = self.groups.get(name)
+        if group is None and self.keeps_groups:
+            self._check_room()
+            group = ConsumerGroup(
+                self._broker, name, GroupTerms(Mode.CHOSEN, frozenset({topic.name}), {}), self._make_lanes(name)
+            )
+            self.groups[name] = group
+        if group is None:
+            raise CodedRefusal(f"group {name} has no members at this Master", codes.NO_NODE)
+        if group.members and topic.name not in group.terms.topics:
+            raise CodedRefusal(f"group {name} has no topic {topic.name}", codes.BAD_REQUEST)
+        return group
+
+    def _check_room(self) -> None:
+        if len(self.groups) >= MAX_GROUPS:
+            raise CodedRefusal(f"{MAX_GROUPS} groups have members already", codes.INTERNAL_ERROR)
 
     def heartbeat_partitions(self, link: ServedConnection, _: int, request: Request) -> Served:
         """Serve PARTITION_HEARTBEAT."""
