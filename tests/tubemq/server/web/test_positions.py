@@ -13,6 +13,7 @@ from mqbridge.tubemq.server.lanes import PartitionId
 from mqbridge.tubemq.server.partition import PartitionOwnership, ServedPartition
 from mqbridge.tubemq.server.refusals import CodedRefusal
 from mqbridge.tubemq.server.web.positions import GroupPosition, GroupPositions
+from tests.patience import PATIENCE_S
 from tests.tubemq.server.serving import GROUP, TOPIC, bodies_of, until
 from tests.tubemq.server.web.web_bench import TubeMQWeb, web_bench
 
@@ -116,7 +117,9 @@ async def test_a_partition_that_nobody_owns_is_not_moved_by_itself(bench: Bench)
     await until(lambda: partition.feed is None)
     assert not await partition.move(1)
     await bench.move(1)
-    assert (await bench.positions.of(bench.topic, GROUP))[0].confirmed == 1
+    async with asyncio.timeout(PATIENCE_S):  # the cluster knows it after a short delay
+        while (await bench.positions.of(bench.topic, GROUP))[0].confirmed != 1:
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("error", [LaneRevoked("gone"), ClusterError("no answer", Failure.RETRY)])
