@@ -108,7 +108,7 @@ def test_keeping_a_tubemq_sdk(tmp_path: Path) -> None:
     assert {f"order {number}" for number in range(1, 11)} <= set(lines)
     assert '"system":"tubemq"' in application
     assert '"received_messages":10,' in application
-    assert [line for line in lines if line.strip()][-1].startswith("order "), "the log has the messages"
+    assert [line.strip() for line in lines if line.strip()][-1].startswith("order "), "the log has the messages"
 
 
 @pytest.mark.cluster
