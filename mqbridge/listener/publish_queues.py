@@ -173,7 +173,7 @@ class _Publishing:
             self._publisher.withdraw(self.publication)
 
 
-class Waiter(NamedTuple):
+class QueueWaiter(NamedTuple):
     """Waits for a queue; one of the two is called once, and neither raises.
 
     on_open    called with the queue when it is open
@@ -195,7 +195,7 @@ class PublishQueues:
         self._queues: dict[tuple[str, int], PublishQueue] = {}
         """By the topic's name for clients, and the partition."""
         self._opening: dict[tuple[str, int], asyncio.Task[PublishQueue]] = {}
-        self._waiting: dict[tuple[str, int], list[Waiter]] = {}
+        self._waiting: dict[tuple[str, int], list[QueueWaiter]] = {}
         """Those that wait for a queue, in order."""
         self._tasks: set[asyncio.Task[None]] = set()
         """Tasks that open queues for them."""
@@ -207,7 +207,9 @@ class PublishQueues:
         known = self._queues.get((topic, partition))
         return known if known is not None and known.is_open and (topic, partition) not in self._waiting else None
 
-    def when_open(self, topic: str, partition: int, find_topic: Callable[[], Awaitable[ListenedTopic]], waiter: Waiter) -> None:
+    def when_open(
+        self, topic: str, partition: int, find_topic: Callable[[], Awaitable[ListenedTopic]], waiter: QueueWaiter
+    ) -> None:
         """Call back once the queue of a partition is open, in the order of these calls; `find_topic` finds the topic."""
         key = topic, partition
         waiting = self._waiting.setdefault(key, [])

@@ -218,9 +218,8 @@ class Consumers:
         if asked.HasField("event") and asked.event.rebalanceId > 0:
             group.on_event_done(member)
         if asked.reportSubscribeInfo:
-            group.on_report(
-                member, [PartitionId(ref.topic, ref.partition) for ref in map(parse_subscription, asked.subscribeInfo)]
-            )
+            refs = map(parse_subscription, asked.subscribeInfo)
+            group.on_report(member, [PartitionId(ref.topic, ref.partition) for ref in refs if ref.broker.id == BROKER_ID])
         event = group.next_event(member) if group.members.get(member.client_id) is member else None
         is_waiting = group.terms.mode is Mode.BOUND and not member.is_settled
         told = None if event is None else self._event(link, group, member, event)

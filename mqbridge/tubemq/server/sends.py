@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from mqbridge.errors import ClusterError
-from mqbridge.listener.publish_queues import PendingSend, PublishQueue, PublishQueues, Waiter
+from mqbridge.listener.publish_queues import PendingSend, PublishQueue, PublishQueues, QueueWaiter
 from mqbridge.listener.publisher import Stored
 from mqbridge.message import Unit
 from mqbridge.tubemq.mapping.sdk_units import SentMessageFormat
@@ -80,7 +80,7 @@ class SendRequests:
             self._refuse(sent, error)
 
         find_topic = partial(self._broker.partition_topic, send.topic, send.partition)
-        self.queues.when_open(send.topic, send.partition, find_topic, Waiter(on_open, on_failed))
+        self.queues.when_open(send.topic, send.partition, find_topic, QueueWaiter(on_open, on_failed))
 
     def _refuse(self, sent: _Sent, error: Exception) -> None:
         """Answer that a message was not stored, unless its client does not wait any more."""

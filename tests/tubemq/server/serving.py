@@ -146,6 +146,8 @@ class ServedClient:
 
     def __init__(self, port: int, client_id: str) -> None:
         self.client_id = client_id
+        self.event = master_pb2.EventProto()
+        """The last event of `assigned`."""
         self.connection = ServerConnection("127.0.0.1", port)
 
     async def ask(self, method: int, request: ProtobufMessage) -> Any:
@@ -268,10 +270,11 @@ class ServedClient:
         return await self.ask(rpc.COMMIT, request)
 
     async def assigned(self, group: str = GROUP) -> list[PartitionRef]:
-        """Send heartbeats until partitions are assigned; return them, and report that this is done."""
+        """Send heartbeats until partitions are assigned; return them. `event` is what the next heartbeat reports as done."""
         async with asyncio.timeout(PATIENCE_S):
             while not (response := await self.beat(group=group)).HasField("event"):
                 await asyncio.sleep(0.01)
+        self.event = response.event
         return [parse_subscription(text) for text in response.event.subscribeInfo]
 
     async def read(self, count: int, **fields: Any) -> list[bytes]:
