@@ -6,7 +6,7 @@ Members learn of their partitions by events in the responses to their heartbeats
     TOLD       it was told to register partitions, or to give some up; its next heartbeats say when it is done
 
         (heartbeat, it has too many, or may get more)   CALM -> TOLD
-        (heartbeat with the event), (EVENT_S pass)      TOLD -> CALM
+        (heartbeat with the event), (EVENT_S pass), (another connection)   TOLD -> CALM
 
 A member first gives partitions up, and the others get them when they are free: the Broker's side (`partition.py`) says so. A
 bound group has no events before all of its members are there.
@@ -32,7 +32,7 @@ from mqbridge.tubemq.server.refusals import CodedRefusal
 
 LEASE_S, LOST_S = 30.0, 15.0
 """Time after which a member is gone that has sent nothing, and one whose connection has ended: heartbeats come every 13 s."""
-EVENT_S = 60.0
+EVENT_S = 30.0
 """Time after which an event is forgotten that the member has not answered: it may have got lost with a response."""
 REPORT_GRACE_S = 3.0
 """How long a registered partition may be missing in the report of its owner: the report may have been written before."""
@@ -118,7 +118,9 @@ class ConsumerGroup:
         return member
 
     def touch(self, member: ServedMember, link: ServedConnection) -> None:
-        """Take note of a request of a member."""
+        """Take note of a request of a member. What it was told at a connection that has ended may not have reached it."""
+        if member.link is not link and not member.link.alive:
+            self.forget_event(member)
         member.link, member.alive_at, member.lost_at = link, self._loop.time(), None
 
     def leave(self, client_id: str) -> None:

@@ -297,6 +297,18 @@ async def test_a_member_that_registers_again_is_told_again(served: TubeMQServing
     assert [each.partition for each in await client.assigned()] == [0]
 
 
+async def test_a_member_is_told_again_at_another_connection(served: TubeMQServing) -> None:
+    client = await served.connect()
+    await client.join()
+    assert (await client.beat()).event.opType == 10
+    assert not (await client.beat()).HasField("event")
+    await client.connection.close()
+    member = served.server.consumers.groups[GROUP].members["c"]
+    await until(lambda: not member.link.alive)
+    again = await served.connect("c")
+    assert (await again.beat()).event.opType == 10
+
+
 async def test_partitions_that_are_not_reported_any_more_are_told_again(
     served: TubeMQServing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
