@@ -260,6 +260,13 @@ class ServedClient:
         )
         return await self.ask(rpc.GET, request)
 
+    async def pack(self, *place: Any, **fields: Any) -> broker_pb2.GetMessageResponseB2C:
+        """Get until there is something: under load a lane takes longer than a get waits."""
+        async with asyncio.timeout(PATIENCE_S):
+            while (response := await self.get(*place, **fields)).errCode == 404:
+                await asyncio.sleep(0.01)
+        return response
+
     async def confirm(
         self, topic: str = TOPIC, partition: int = 0, group: str = GROUP, *, consumed: bool = True
     ) -> broker_pb2.CommitOffsetResponseB2C:

@@ -50,7 +50,7 @@ async def test_a_consumer_asks_for_the_partitions_and_takes_one() -> None:
         assert (known.brokerConfigId, known.topicMetaInfoId) == (found.brokerConfigId, found.topicMetaInfoId)
         await client.store(b"a", b"b", b"c", partition=1)
         assert (await client.own(partition=1, currOffset=28)).currOffset == 28
-        assert bodies_of(await client.get(partition=1)) == [b"b", b"c"]
+        assert bodies_of(await client.pack(partition=1)) == [b"b", b"c"]
         second = await served_consumer(served, "d")
         assert (await second.own(partition=1)).errCode == 410
         assert (await second.own(partition=0)).errCode == 200

@@ -52,12 +52,12 @@ def ref(served: TubeMQServing, number: int = 0, topic: str = TOPIC) -> Partition
 async def test_a_pack_that_is_not_confirmed_comes_again(served: TubeMQServing) -> None:
     client = await owner(served)
     await client.store(b"a", b"b")
-    assert bodies_of(await client.get()) == [b"a", b"b"]
-    assert bodies_of(await client.get(consumed=False)) == [b"a", b"b"]
+    assert bodies_of(await client.pack()) == [b"a", b"b"]
+    assert bodies_of(await client.pack(consumed=False)) == [b"a", b"b"]
     rolled = await client.confirm(consumed=False)
     assert (rolled.errCode, rolled.currOffset) == (200, 0)
     await client.store(b"c")
-    again = await client.get(consumed=True)  # the flag after a rollback confirms nothing
+    again = await client.pack(consumed=True)  # the flag after a rollback confirms nothing
     assert again.currOffset == 0
     assert bodies_of(again)[:2] == [b"a", b"b"]
     assert served.broker.totals["redelivered_messages"] >= 4
@@ -66,10 +66,10 @@ async def test_a_pack_that_is_not_confirmed_comes_again(served: TubeMQServing) -
 async def test_the_next_get_confirms_the_pack_before_once(served: TubeMQServing) -> None:
     client = await owner(served)
     await client.store(b"a")
-    assert bodies_of(await client.get()) == [b"a"]
+    assert bodies_of(await client.pack()) == [b"a"]
     assert (await client.confirm()).currOffset == 28
     await client.store(b"b")
-    second = await client.get(consumed=True)
+    second = await client.pack(consumed=True)
     assert (second.currOffset, bodies_of(second)) == (28, [b"b"])
     assert (await client.get(consumed=True)).errCode == 404
     assert (await client.confirm()).currOffset == 56
@@ -78,9 +78,9 @@ async def test_the_next_get_confirms_the_pack_before_once(served: TubeMQServing)
 async def test_packs_accumulate_with_manual_commits(served: TubeMQServing) -> None:
     client = await owner(served)
     await client.store(b"a")
-    assert bodies_of(await client.get(manualCommitOffset=True)) == [b"a"]
+    assert bodies_of(await client.pack(manualCommitOffset=True)) == [b"a"]
     await client.store(b"b")
-    assert bodies_of(await client.get(manualCommitOffset=True)) == [b"b"]
+    assert bodies_of(await client.pack(manualCommitOffset=True)) == [b"b"]
     assert (await client.get(manualCommitOffset=True)).errCode == 404
     assert (await client.confirm()).currOffset == 56
 
@@ -88,7 +88,7 @@ async def test_packs_accumulate_with_manual_commits(served: TubeMQServing) -> No
 async def test_what_is_rolled_back_comes_again_before_what_follows(served: TubeMQServing) -> None:
     client = await owner(served)
     await client.store(*(b"%d" % number for number in range(5)))
-    assert len(bodies_of(await client.get())) == 5
+    assert len(bodies_of(await client.pack())) == 5
     await client.confirm(consumed=False)
     await client.store(b"5", b"6")
     assert await client.read(7) == [b"%d" % number for number in range(7)]
@@ -113,7 +113,7 @@ async def test_a_filter_passes_the_types_that_were_asked_for(served: TubeMQServi
 async def test_a_pack_of_other_types_is_empty_and_confirmed(served: TubeMQServing) -> None:
     client = await owner(served, types=["x"])
     await client.store(b"a", b"b")
-    got = await client.get()
+    got = await client.pack()
     assert (got.errCode, bodies_of(got), got.currOffset) == (200, [], 0)
     assert (await client.get()).errCode == 404
     assert (await client.confirm(consumed=False)).currOffset == 56
@@ -122,7 +122,7 @@ async def test_a_pack_of_other_types_is_empty_and_confirmed(served: TubeMQServin
 async def test_messages_of_other_systems_are_served(served: TubeMQServing) -> None:
     client = await owner(served)
     await served.append(Message(b"native", (("k", "v"),), msg_type="t"))
-    got = await client.get()
+    got = await client.pack()
     assert bodies_of(got) == [b"native"]
     assert b"$msgType$=t" in got.messages[0].payLoadData
     assert b"mqbridge." not in got.messages[0].payLoadData
@@ -131,10 +131,10 @@ async def test_messages_of_other_systems_are_served(served: TubeMQServing) -> No
 async def test_a_get_that_nobody_waits_for_hands_out_nothing(served: TubeMQServing) -> None:
     client = await owner(served)
     await client.store(b"a")
-    await client.get()
+    await client.pack()
     await client.connection.close()
     client = await served.connect("c")
-    assert bodies_of(await client.get()) == [b"a"]
+    assert bodies_of(await client.pack()) == [b"a"]
 
 
 # --- where a group begins -------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ async def test_a_heartbeat_names_partitions_that_were_lost(served: TubeMQServing
 async def test_unregistering_confirms_or_rolls_back(served: TubeMQServing, is_consumed: bool) -> None:
     client = await owner(served)
     await client.store(b"a")
-    await client.get()
+    await client.pack()
     assert (await client.disown(consumed=is_consumed)).errCode == 200
     assert (await client.own()).currOffset == (28 if is_consumed else 0)
 
@@ -211,7 +211,7 @@ async def test_unregistering_confirms_or_rolls_back(served: TubeMQServing, is_co
 async def test_the_partitions_of_a_consumer_that_is_gone_are_free(served: TubeMQServing, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await owner(served)
     await client.store(b"a")
-    await client.get()
+    await client.pack()
     monkeypatch.setattr(consumer_group, "LOST_S", 0.0)
     monkeypatch.setattr(consumers, "SWEEP_S", 0.01)
     served.server.consumers.stop()
@@ -219,7 +219,7 @@ async def test_the_partitions_of_a_consumer_that_is_gone_are_free(served: TubeMQ
     await client.connection.close()
     await until(lambda: GROUP not in served.server.consumers.groups)
     second = await owner(served, "d")
-    assert bodies_of(await second.get()) == [b"a"]
+    assert bodies_of(await second.pack()) == [b"a"]
 
 
 async def test_a_partition_without_a_sign_of_its_owner_is_free(served: TubeMQServing, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,7 +369,7 @@ async def test_a_bound_group_waits_for_its_members() -> None:
 async def test_a_stop_waits_until_what_consumers_have_is_confirmed(served: TubeMQServing) -> None:
     client = await owner(served)
     await client.store(b"a")
-    await client.get()
+    await client.pack()
     closing = asyncio.get_running_loop().create_task(served.listener.close(asyncio.get_running_loop().time() + 30))
     await until(lambda: served.broker.is_draining)
     assert not closing.done()
@@ -382,7 +382,7 @@ async def test_a_group_that_was_lost_is_told_at_the_next_get() -> None:
         await served.create()
         client = await owner(served)
         await client.store(b"a")
-        await client.get()
+        await client.pack()
         for feed in served.server.consumers._lanes[GROUP]._membership.feeds:
             await feed.detach()
         assert (await client.get(consumed=True)).errCode == 411

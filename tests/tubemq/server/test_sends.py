@@ -76,5 +76,5 @@ async def test_message_ids_differ_and_are_the_same_when_a_message_is_consumed() 
         await client.join()
         await client.assigned()
         await client.own()
-        assert [each.messageId for each in (await client.get()).messages] == ids
+        assert [each.messageId for each in (await client.pack()).messages] == ids
         assert len(set(ids)) == 3

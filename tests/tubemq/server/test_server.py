@@ -21,7 +21,7 @@ async def test_a_consumer_gets_what_a_producer_has_sent(owns_groups: bool) -> No
         assert sorted(ref.partition for ref in refs) == [0, 1]
         owned = await consumer.own()
         assert (owned.errCode, owned.currOffset, owned.maxOffset) == (200, 0, 84)
-        got = await consumer.get()
+        got = await consumer.pack()
         assert (got.errCode, bodies_of(got), got.currOffset, got.maxOffset) == (200, [b"a", b"b", b"c"], 0, 84)
         confirmed = await consumer.confirm()
         assert (confirmed.errCode, confirmed.currOffset) == (200, 84)

@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 import pytest
 
 from mqbridge.errors import ClusterError, Failure
+from mqbridge.tubemq.server.broker import BROKER_ID
 from mqbridge.tubemq.server.web import app
 from tests.patience import PATIENCE_S
 from tests.tubemq.server.serving import TOPIC
@@ -54,7 +55,7 @@ async def test_forms_are_limited() -> None:
 @pytest.mark.parametrize("headers", [{"Origin": "http://x"}, {"Referer": "http://x/"}, {"Sec-Fetch-Site": "cross-site"}])
 async def test_a_page_in_a_browser_changes_nothing(headers: dict[str, str]) -> None:
     async with web_bench() as web:
-        asked = {"topicName": "new", "brokerId": "1", "createUser": "tester"}
+        asked = {"topicName": "new", "brokerId": str(BROKER_ID), "createUser": "tester"}
         response = await web.http.get(MASTER, params={"method": "admin_add_new_topic_record", **asked}, headers=headers)
         assert response.json()["errMsg"] == "pages in a browser may change nothing"
         assert (await web.http.get(MASTER, params={"method": "admin_query_topic_info"}, headers=headers)).json()["count"] == 0

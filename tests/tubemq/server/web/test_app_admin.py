@@ -8,6 +8,7 @@ import pytest_asyncio
 
 from mqbridge.errors import ServerRefused
 from mqbridge.tubemq.client.admin.admin import Admin, StoredRange
+from mqbridge.tubemq.server.broker import BROKER_ID
 from tests.tubemq.server.serving import GROUP, TOPIC, TubeMQServing, serving
 
 TOKEN = "any"
@@ -34,19 +35,19 @@ async def test_topics_are_created_grown_and_found(served: TubeMQServing) -> None
     async with admin_of(served) as admin:
         await admin.check_change()
         await admin.create(TOPIC, 2)
-        assert await admin.partitions(TOPIC) == {1: 2}
+        assert await admin.partitions(TOPIC) == {BROKER_ID: 2}
         await admin.create(TOPIC, 4)
         await admin.create(TOPIC, 3)
         await admin.create("other", 1)
         assert await admin.topics() == [TOPIC, "other"]
-        assert await admin.partitions(TOPIC) == {1: 4}
+        assert await admin.partitions(TOPIC) == {BROKER_ID: 4}
         assert await admin.partitions("none") == {}
-        assert await admin.publishing_brokers(TOPIC) == {1}
+        assert await admin.publishing_brokers(TOPIC) == {BROKER_ID}
         assert await admin.read_only_partitions(TOPIC) == []
         assert await admin.brokers_without_consumers(TOPIC) == []
         assert not await admin.is_forbidden(TOPIC, GROUP)
         assert not await admin.is_black_listed(TOPIC, GROUP)
-        assert [node.id for node in await admin.brokers()] == [1]
+        assert [node.id for node in await admin.brokers()] == [BROKER_ID]
         with pytest.raises(ServerRefused, match="1000"):
             await admin.create("large", 2000)
 
@@ -61,7 +62,7 @@ async def test_offsets_of_groups_and_partitions_are_found(served: TubeMQServing)
     await consumer.get()
     await consumer.confirm()
     async with admin_of(served) as admin:
-        assert await admin.stored(TOPIC) == {"1:0": StoredRange(0, 84), "1:1": StoredRange(0, 0)}
+        assert await admin.stored(TOPIC) == {f"{BROKER_ID}:0": StoredRange(0, 84), f"{BROKER_ID}:1": StoredRange(0, 0)}
         assert await admin.groups(TOPIC) == [GROUP]
-        assert await admin.committed(TOPIC, GROUP) == {"1:0": 84, "1:1": 0}
+        assert await admin.committed(TOPIC, GROUP) == {f"{BROKER_ID}:0": 84, f"{BROKER_ID}:1": 0}
         assert await admin.committed(TOPIC, "none") == {}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from mqbridge.tubemq.server.broker import BROKER_ID
 from tests.tubemq.server.web.web_bench import HOST, web_bench
 
 
@@ -11,9 +12,9 @@ async def test_there_is_one_master_and_one_broker() -> None:
         assert (group["result"], group["count"], group["data"][0]["hostName"]) == (True, 1, HOST)
         assert group["data"][0]["statusInfo"]["nodeStatus"] == "MASTER"
         (status,) = (await web.master("admin_query_broker_run_status"))["data"]
-        (settings,) = (await web.master("admin_query_broker_configure", brokerId=1))["data"]
+        (settings,) = (await web.master("admin_query_broker_configure", brokerId=BROKER_ID))["data"]
         for found in (status, settings):
-            assert (found["brokerId"], found["manageStatus"]) == (1, "online")
+            assert (found["brokerId"], found["manageStatus"]) == (BROKER_ID, "online")
             assert (found["brokerIp"], found["brokerPort"], found["brokerWebPort"]) == (HOST, web.served.listener.port.port, 8080)
         assert (status["runStatus"], status["subStatus"]) == ("running", "idle")
         for method in ("admin_query_broker_run_status", "admin_query_broker_configure"):
@@ -29,10 +30,10 @@ async def test_the_configured_address_is_told(advertise: str, host: str) -> None
 
 async def test_a_reload_changes_nothing() -> None:
     async with web_bench(manage=False) as web:
-        answer = await web.master("admin_reload_broker_configure", brokerId="1,7", modifyUser="tester")
-        done = {"brokerId": 1, "brokerIp": HOST, "success": True, "errCode": 200, "errInfo": "Ok!"}
+        answer = await web.master("admin_reload_broker_configure", brokerId=f"{BROKER_ID},7", modifyUser="tester")
+        done = {"brokerId": BROKER_ID, "brokerIp": HOST, "success": True, "errCode": 200, "errInfo": "Ok!"}
         unknown = {"brokerId": 7, "brokerIp": "", "success": False, "errCode": 401, "errInfo": "The broker configure not exist!"}
         assert answer["data"] == [done, unknown]
         refused = await web.master("admin_reload_broker_configure", modifyUser="tester")
         assert refused["errMsg"] == "Parameter brokerId is missing or value is blank!"
-        assert not (await web.master("admin_reload_broker_configure", brokerId=1))["result"]
+        assert not (await web.master("admin_reload_broker_configure", brokerId=BROKER_ID))["result"]

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from mqbridge.tubemq.server.broker import BROKER_ID
 from mqbridge.tubemq.wire.string_formats import PartitionKey, format_start_offsets
 from tests.tubemq.server.serving import GROUP, TOPIC
 from tests.tubemq.server.web.web_bench import HOST, web_bench
@@ -24,7 +25,7 @@ async def test_groups_are_shown_with_their_members_and_partitions(owns_groups: b
         for other in ({"groupName": "x"}, {"topicName": "x"}):
             assert (await web.master("admin_query_sub_info", **other))["data"] == []
         detail = await web.master("admin_query_consume_group_detail", consumeGroup=GROUP)
-        broker = f"1:{HOST}:{web.served.listener.port.port}"
+        broker = f"{BROKER_ID}:{HOST}:{web.served.listener.port.port}"
         parts = [{"partId": index, "brokerAddr": broker, "topicName": TOPIC} for index in (0, 1)]
         member = {"consumerId": "c", "receivedFrom": "127.0.0.1", "isOverTLS": False, "parCount": 2, "parInfo": parts}
         assert detail == {
@@ -46,13 +47,13 @@ async def test_a_bound_group_is_shown_with_its_offsets() -> None:
     async with web_bench() as web:
         await web.served.create()
         consumer = await web.served.connect("c")
-        required = format_start_offsets({PartitionKey(1, TOPIC, 0): 28})
+        required = format_start_offsets({PartitionKey(BROKER_ID, TOPIC, 0): 28})
         bound: dict[str, Any] = {"requireBound": True, "sessionKey": "k", "totalCount": 2, "requiredPartition": required}
         assert (await consumer.join(**bound)).errCode == 200
         detail = await web.master("admin_query_consume_group_detail", groupName=GROUP)
         assert (detail["isBandConsume"], detail["sessionKey"], detail["isNotAllocate"]) == ("bound", "k", True)
         assert (detail["reqSourceCount"], detail["curSourceCount"]) == (2, 1)
-        assert detail["data"][0]["initReSetPartInfo"] == [{"partitionKey": f"1:{TOPIC}:0", "Offset": 28}]
+        assert detail["data"][0]["initReSetPartInfo"] == [{"partitionKey": f"{BROKER_ID}:{TOPIC}:0", "Offset": 28}]
 
 
 async def test_a_group_without_members_is_empty() -> None:

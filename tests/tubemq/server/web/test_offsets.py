@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from mqbridge.tubemq.server.broker import BROKER_ID
 from tests.patience import PATIENCE_S
 from tests.tubemq.server.serving import GROUP, TOPIC, bodies_of
 from tests.tubemq.server.web.web_bench import TubeMQWeb, web_bench
@@ -90,18 +91,18 @@ async def test_the_offsets_of_groups_are_listed(web: TubeMQWeb) -> None:
 
 async def test_what_a_consumer_has_is_moved_and_no_longer_counts(web: TubeMQWeb) -> None:
     consumer = await web.consume()
-    assert bodies_of(await consumer.get()) == BODIES
+    assert bodies_of(await consumer.pack()) == BODIES
     await consumer.confirm()
     answer = await web.broker("admin_manual_set_current_offset", **MANUAL, manualOffset=30)
     told = {"result": True, "errCode": 0, "errMsg": "Manual update current Offset success!"}
     assert answer == told | {"oldOffset": 112}
     assert (await web.offsets())[0] == 28
-    got = await consumer.get()
+    got = await consumer.pack()
     assert (bodies_of(got), got.currOffset) == (BODIES[1:], 28)
     assert (await web.broker("admin_manual_set_current_offset", **MANUAL, manualOffset=84))["oldOffset"] == 28
     confirmed = await consumer.confirm()
     assert confirmed.currOffset == 84, "the pack from before the move is not confirmed"
-    assert bodies_of(await consumer.get(consumed=True)) == BODIES[3:]
+    assert bodies_of(await consumer.pack(consumed=True)) == BODIES[3:]
     await consumer.confirm()
     await until_at(web, 112)
 
@@ -114,7 +115,7 @@ async def test_a_move_is_kept_when_the_consumer_has_gone(web: TubeMQWeb) -> None
     await consumer.leave()
     await until_at(web, 56)
     again = await web.consume(client_id="d")
-    assert bodies_of(await again.get()) == BODIES[2:]
+    assert bodies_of(await again.pack()) == BODIES[2:]
 
 
 async def test_a_group_without_members_is_moved(web: TubeMQWeb) -> None:
@@ -123,7 +124,7 @@ async def test_a_group_without_members_is_moved(web: TubeMQWeb) -> None:
     assert (await web.offsets())[0] == 56
     assert (await web.broker("admin_manual_set_current_offset", **MANUAL, manualOffset=28))["oldOffset"] == 56
     consumer = await web.consume()
-    assert bodies_of(await consumer.get()) == BODIES[1:]
+    assert bodies_of(await consumer.pack()) == BODIES[1:]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,13 @@ async def test_a_move_elsewhere_is_refused(web: TubeMQWeb, changes: dict[str, ob
 
 async def test_groups_are_moved_to_named_offsets_and_to_the_end(web: TubeMQWeb) -> None:
     consumer = await web.consume()
-    moves = {f"1:{TOPIC}:0": 56, f"1:{TOPIC}:1": 99, f"7:{TOPIC}:0": 0, "1:none:0": 0, f"1:{TOPIC}:9": 0}
+    moves = {
+        f"{BROKER_ID}:{TOPIC}:0": 56,
+        f"{BROKER_ID}:{TOPIC}:1": 99,
+        f"7:{TOPIC}:0": 0,
+        f"{BROKER_ID}:none:0": 0,
+        f"{BROKER_ID}:{TOPIC}:9": 0,
+    }
     asked = {"groupName": f"{GROUP},other", "manualSet": "true", "modifyUser": "tester"}
     assert await web.broker("admin_set_offset", **asked, offsetJsonInfo=json.dumps(moves)) == {
         "result": True,
@@ -152,7 +159,7 @@ async def test_groups_are_moved_to_named_offsets_and_to_the_end(web: TubeMQWeb) 
         "errMsg": "OK",
     }
     assert await web.offsets() == await web.offsets("other") == {0: 56, 1: 0}
-    assert bodies_of(await consumer.get()) == BODIES[2:]
+    assert bodies_of(await consumer.pack()) == BODIES[2:]
     assert (await web.broker("admin_set_offset", **(asked | {"manualSet": "false"}), topicName=TOPIC))["result"]
     assert await web.offsets() == await web.offsets("other") == {0: 112, 1: 0}
     assert (await consumer.get()).errCode == 404
@@ -163,8 +170,8 @@ async def test_groups_are_moved_to_named_offsets_and_to_the_end(web: TubeMQWeb) 
     [
         ({"offsetJsonInfo": ""}, "Parameter offsetJsonInfo is missing or value is blank!"),
         ({"offsetJsonInfo": '{"demo:0": 1}'}, INVALID_KEY),
-        ({"offsetJsonInfo": '{"1:demo:9": 1}'}, "Parameter offsetJsonInfo's value is invalid!"),
-        ({"offsetJsonInfo": '{"1:demo:0": true}'}, NO_OFFSETS),
+        ({"offsetJsonInfo": f'{{"{BROKER_ID}:demo:9": 1}}'}, "Parameter offsetJsonInfo's value is invalid!"),
+        ({"offsetJsonInfo": f'{{"{BROKER_ID}:demo:0": true}}'}, NO_OFFSETS),
         ({"offsetJsonInfo": "[" * 9000}, None),
         ({"manualSet": "false"}, "Parameter topicName is missing or value is blank!"),
         ({"manualSet": ""}, "Parameter manualSet is missing or value is blank!"),

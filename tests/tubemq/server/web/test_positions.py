@@ -59,7 +59,7 @@ def slowed(ask: Callable[..., Awaitable[Any]], begun: asyncio.Event, go_on: asyn
 
 async def test_a_confirmation_during_a_move_has_no_effect(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = await bench.web.consume()
-    assert bodies_of(await consumer.get()) == BODIES
+    assert bodies_of(await consumer.pack()) == BODIES
     begun, go_on = asyncio.Event(), asyncio.Event()
     lanes = bench.web.served.server.consumers.groups[GROUP].lanes
     monkeypatch.setattr(lanes, "move", slowed(lanes.move, begun, go_on))
@@ -69,14 +69,14 @@ async def test_a_confirmation_during_a_move_has_no_effect(bench: Bench, monkeypa
     go_on.set()
     await moving
     assert await bench.positions.of(bench.topic, GROUP) == {0: GroupPosition(2, 2)}
-    assert bodies_of(await consumer.get(consumed=True)) == BODIES[2:]
+    assert bodies_of(await consumer.pack(consumed=True)) == BODIES[2:]
 
 
 async def test_a_consumer_that_commits_by_itself_reads_on_from_the_new_position(bench: Bench) -> None:
     consumer = await bench.web.consume()
-    assert bodies_of(await consumer.get(manualCommitOffset=True)) == BODIES
+    assert bodies_of(await consumer.pack(manualCommitOffset=True)) == BODIES
     await bench.move(1)
-    assert bodies_of(await consumer.get(manualCommitOffset=True)) == BODIES[1:]
+    assert bodies_of(await consumer.pack(manualCommitOffset=True)) == BODIES[1:]
 
 
 async def test_a_move_while_a_partition_is_registered_holds(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ async def test_a_move_while_a_partition_is_registered_holds(bench: Bench, monkey
     go_on.set()
     assert (await owning).errCode == 200
     await moving
-    assert bodies_of(await consumer.get()) == BODIES[3:]
+    assert bodies_of(await consumer.pack()) == BODIES[3:]
 
 
 async def test_a_move_goes_on_if_its_client_is_gone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ async def test_a_move_goes_on_if_its_client_is_gone(bench: Bench, monkeypatch: p
     moving.cancel()
     go_on.set()
     await until(lambda: bench.partition.confirmed == 2)
-    assert bodies_of(await consumer.get()) == BODIES[2:]
+    assert bodies_of(await consumer.pack()) == BODIES[2:]
 
 
 async def test_a_partition_that_nobody_owns_is_not_moved_by_itself(bench: Bench) -> None:
@@ -135,4 +135,4 @@ async def test_a_move_that_fails_changes_nothing(bench: Bench, monkeypatch: pyte
     with pytest.raises((CodedRefusal, ClusterError)):
         await bench.move(2)
     assert bench.partition.confirmed == 0
-    assert bodies_of(await consumer.get()) == BODIES
+    assert bodies_of(await consumer.pack()) == BODIES

@@ -11,6 +11,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from mqbridge.tubemq.server.broker import BROKER_ID
 from mqbridge.tubemq.wire.string_formats import PartitionRef, parse_subscription
 from tests.kit.tubemq import TubeMQ
 from tests.kit.tubemq_settings import TOKEN
@@ -143,15 +144,19 @@ VALUES = {
 class Side:
     """A real Master and Broker, or a listener."""
 
-    def __init__(self, http: httpx.AsyncClient, master: str, broker: str) -> None:
-        self._http, self._urls = http, {M: master, B: broker}
+    def __init__(self, http: httpx.AsyncClient, master: str, broker: str, broker_id: int = 1) -> None:
+        """`broker_id` is the id of its Broker: parameters have 1, and so have the answers that this returns."""
+        self._http, self._urls, self._id = http, {M: master, B: broker}, str(broker_id)
 
     async def call(self, page: str, method: str, parameters: dict[str, str]) -> dict[str, Any]:
         """Call a method, with the parameters in a form."""
+        parameters = {key: value.replace('"1:', f'"{self._id}:') for key, value in parameters.items()}
+        if parameters.get("brokerId") == "1":
+            parameters["brokerId"] = self._id
         form = parameters | ({"method": method} if method else {}) | {"confModAuthToken": TOKEN}
         response = await self._http.post(self._urls[page], data=form)
         assert response.status_code == 200, response.text
-        answer: dict[str, Any] = json.loads(response.text)
+        answer: dict[str, Any] = json.loads(response.text.replace(self._id, "1"))
         return answer
 
     async def prepare(self, stack: AsyncExitStack, master: int, broker: int, topic: str, group: str) -> None:
@@ -169,7 +174,7 @@ class Side:
         assert len(refs) == 3
         for ref in refs:
             assert (await at_broker.own(topic, ref.partition, group)).errCode == 200
-        assert bodies_of(await at_broker.get(topic, 0, group)) == [b"a", b"b", b"c", b"d"]
+        assert bodies_of(await at_broker.pack(topic, 0, group)) == [b"a", b"b", b"c", b"d"]
         assert (await at_broker.confirm(topic, 0, group)).errCode == 200
         await at_broker.get(topic, 1, group)
         async with asyncio.timeout(SERVER_PATIENCE_S):  # a Broker writes the offsets of new groups every few seconds
@@ -204,7 +209,7 @@ async def sides(tubemq: TubeMQ, topic: str, group: str, *, owns_groups: bool) ->
         real = Side(http, tubemq.admin_url, f"http://{status['brokerIp']}:{status['brokerWebPort']}/{B}")
         web = await stack.enter_async_context(web_bench(owns_groups=owns_groups))
         await web.served.create(topic, 3)
-        ours = Side(web.http, f"/{M}", f"/{B}")
+        ours = Side(web.http, f"/{M}", f"/{B}", BROKER_ID)
         port = web.served.listener.port.port
         await ours.prepare(stack, port, port, topic, group)
         await real.prepare(stack, int(tubemq.masters.rpartition(":")[2]), status["brokerPort"], topic, group)

@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from mqbridge.tubemq.server.broker import BROKER_ID
 from tests.tubemq.server.serving import TOPIC
 from tests.tubemq.server.web.web_bench import HOST, TubeMQWeb, web_bench
 
-NEW = {"brokerId": 1, "createUser": "tester"}
-MORE = {"brokerId": 1, "modifyUser": "tester"}
+NEW = {"brokerId": BROKER_ID, "createUser": "tester"}
+MORE = {"brokerId": BROKER_ID, "modifyUser": "tester"}
 
 
 @pytest_asyncio.fixture(params=[True, False], ids=["own", "backing"])
@@ -19,7 +20,7 @@ async def web(request: pytest.FixtureRequest) -> AsyncIterator[TubeMQWeb]:
         yield bench
 
 
-def entry(name: str, code: int = 200, text: str = "Ok!", broker: int = 1) -> dict[str, object]:
+def entry(name: str, code: int = 200, text: str = "Ok!", broker: int = BROKER_ID) -> dict[str, object]:
     """Return the entry of an answer to a change."""
     return {"brokerId": broker, "topicName": name, "success": code == 200, "errCode": code, "errInfo": text}
 
@@ -34,14 +35,14 @@ async def test_topics_are_listed_with_their_partitions(web: TubeMQWeb) -> None:
         "count": 2,
     }
     assert [each["topicName"] for each in answer["data"]] == [TOPIC, "other"]
-    assert await web.master("admin_query_topic_info", topicName=f"none,{TOPIC}", brokerId="1,7") == {
+    assert await web.master("admin_query_topic_info", topicName=f"none,{TOPIC}", brokerId=f"{BROKER_ID},7") == {
         **answer,
         "data": answer["data"][:1],
         "count": 1,
     }
     stores = {"numTopicStores": 1, "numPartitions": 3}
     accepted = {"acceptPublish": True, "acceptSubscribe": True}
-    record = {"topicName": TOPIC, "brokerId": 1, "topicNameId": -2, "topicStatusId": 0, **stores, **accepted}
+    record = {"topicName": TOPIC, "brokerId": BROKER_ID, "topicNameId": -2, "topicStatusId": 0, **stores, **accepted}
     record |= {"brokerIp": HOST, "brokerPort": web.served.listener.port.port}
     record |= {"runInfo": {**stores, **accepted, "brokerManageStatus": "online"}}
     totals = {"infoCount": 1, "totalCfgNumPart": 3, "totalRunNumPartCount": 3}
@@ -66,7 +67,7 @@ async def test_what_is_not_there_is_not_listed(web: TubeMQWeb, method: str) -> N
 
 async def test_topics_are_created_unless_they_exist(web: TubeMQWeb) -> None:
     answer = await web.master("admin_add_new_topic_record", topicName=f"{TOPIC},new", numPartitions=3, **NEW)
-    exists = entry(TOPIC, 402, f"Existed record found for brokerId-topicName(1:{TOPIC})!")
+    exists = entry(TOPIC, 402, f"Existed record found for brokerId-topicName({BROKER_ID}:{TOPIC})!")
     assert answer == {"result": True, "errCode": 0, "errMsg": "OK", "data": [exists, entry("new")], "count": 2}
     await web.master("admin_add_new_topic_record", topicName="default", **NEW)
     await web.master("admin_add_new_topic_record", topicName="stores", numPartitions=2, numTopicStores=3, **NEW)
@@ -86,7 +87,7 @@ async def test_a_topic_grows(web: TubeMQWeb) -> None:
     answer = await web.master("admin_modify_topic_info", topicName=TOPIC, acceptPublish="false", **MORE)
     assert answer["data"] == [entry(TOPIC, 403, "Topic deploy configure not changed!")]
     answer = await web.master("admin_modify_topic_info", topicName="none", numPartitions=9, **MORE)
-    assert answer["data"] == [entry("none", 401, "Not found topic deploy configure for brokerId-topicName(1:none)!")]
+    assert answer["data"] == [entry("none", 401, f"Not found topic deploy configure for brokerId-topicName({BROKER_ID}:none)!")]
     answer = await web.master("admin_modify_topic_info", topicName=TOPIC, numPartitions=9, **(MORE | {"brokerId": 7}))
     assert answer["data"][0]["errCode"] == 401
     assert (await web.served.broker.find_topic(TOPIC)).count == 5  # type: ignore[union-attr]
