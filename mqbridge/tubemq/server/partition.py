@@ -41,6 +41,9 @@ LEASE_S = 35.0
 WAIT_S, CAUGHT_UP_WAIT_S = 0.3, 0.005
 """How long a get waits for messages while more are expected, and when all were read: clients then wait 400 ms by themselves, and
 those with one thread for many partitions get nothing from the others while one waits."""
+AGAIN_WAIT_S = 2.5
+"""How long a get waits for what was rolled back: it is stored, but its reader may have to be opened first, and one that is given
+up begins anew at the next get. Shorter than the shortest time that clients wait for a response."""
 MAX_PACK_MESSAGES, MAX_PACK_BYTES = 5000, 512 << 10
 """Limits of a pack: those of a Broker. One message is larger than that, if it was stored so."""
 FRESH_S = 1.0
@@ -245,10 +248,18 @@ class ServedPartition:
             except LaneRevoked as error:
                 raise CodedRefusal(f"partition {self._name} moves to another gateway", codes.NO_NODE) from error
             self.check_owner(client_id)
-            return None if found is None else ServedPack(found, start, is_again)
+            if found is None or start != (self.read_end if keeps_pack else self.confirmed):
+                return None  # what is before it was rolled back meanwhile, and is not to be confirmed with it
+            return ServedPack(found, start, is_again)
 
     async def _read_soon(self, feed: QueueFeed, start: int) -> Slice | None:
-        """Read; None if there is nothing at the end, or for WAIT_S."""
+        """Read; None if there is nothing at the end, or for WAIT_S. What was rolled back is waited for longer."""
+        if feed.next is not None and start < feed.next:
+            try:
+                async with asyncio.timeout(AGAIN_WAIT_S):
+                    return await self._read(feed, start)
+            except TimeoutError:
+                return None
         for wait_s in (CAUGHT_UP_WAIT_S, WAIT_S):
             try:
                 async with asyncio.timeout(wait_s):
