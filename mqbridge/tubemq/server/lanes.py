@@ -265,13 +265,14 @@ class BackingLanes:
         committed = feed.committed if feed.committed is not None else await self._find_begin(topic, index)
         first, end = await self._broker.bounds_of(topic, index)
         number = first if committed is None else min(max(committed, first), end)
-        is_new = PartitionId(topic.name, index) in self._new
+        is_new = PartitionId(topic.name, index) in self._new and number == first  # not if another gateway has consumed some
+        is_behind = self._broker.services.numbering.dense and committed is not None and committed < first  # a feed skips less
         wanted = number
         if start.number is not None:
             wanted = min(max(start.number, first), end)
         elif start.always or (is_new and start.new is Start.LATEST):
             wanted = end
-        if wanted != number:
+        if wanted != number or is_behind:
             try:
                 await self.move(topic, index, feed, wanted)
             except LaneRevoked as error:
