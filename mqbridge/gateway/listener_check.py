@@ -190,7 +190,7 @@ async def _check_made_topics(found: ListenerFindings, settings: ListenerSettings
 
 async def _check_parking(found: ListenerFindings, settings: ListenerSettings, system: ServedSystem, cluster: Cluster) -> None:
     """Add what is found about the topics in which messages wait, where the cluster does not delay them by itself."""
-    if cluster.capabilities.delay or unit_format_of(system) is None:
+    if cluster.capabilities.delay or not system.parks_messages or unit_format_of(system) is None:
         return
     name = parking_name(cluster.capabilities.topic_name, f"{settings.parking}-{ALL_LEVELS[-1]}")
     if (problem := await _creation_problem(name, cluster)) is not None:

@@ -146,6 +146,7 @@ class ServedSystem:
     groups_span_topics   True if a group of clients may read several topics; False if it is one of a single topic
     numbers_messages     True if producers have names and number their messages
     needs_dense_numbers  True if clients need numbers that count the messages of a partition (`Numbering.dense`)
+    parks_messages       True if messages of clients may wait for their time in topics of the listener
     """
 
     system: str
@@ -161,6 +162,7 @@ class ServedSystem:
     groups_span_topics: bool = False
     numbers_messages: bool = False
     needs_dense_numbers: bool = False
+    parks_messages: bool = False
 
 
 ENTRY_POINT_GROUP = "mqbridge.listeners"

@@ -38,6 +38,7 @@ from tests.bench import (
     rocketmq_listener,
     spark,
     tls,
+    tubemq_listener,
 )
 from tests.bench.corpora import CORPORA, ORDINARY
 from tests.bench.ends import SEED
@@ -109,6 +110,7 @@ CHAPTERS: dict[str, Callable[[argparse.Namespace], str]] = {
     "clients": lambda given: clients.table(given.rounds),
     "listener": lambda given: listener.table(given.rounds, given.messages, only=given.case),
     "rocketmq-listener": lambda given: rocketmq_listener.table(given.rounds, given.messages, only=given.case),
+    "tubemq-listener": lambda given: tubemq_listener.table(given.rounds, given.messages, only=given.case),
     "tls": lambda given: tls.table(given.rounds, total=given.messages or tls.MESSAGES, only=given.direction),
     "spark": lambda given: spark.table(given.rounds, chosen=given.jobs, rows=given.rows),
 }

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tests.fuzz.worker import RSS_LIMIT_MB
 
-SYSTEMS = ("tubemq", "pulsar", "rocketmq", "servers", "rocketmq_server")
+SYSTEMS = ("tubemq", "pulsar", "rocketmq", "servers", "rocketmq_server", "tubemq_server")
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_S = 90
 """A worker that ends this much later than requested counts as hanging."""

@@ -8,8 +8,7 @@ python -m tests.fuzz --only rocketmq_server --seconds 600
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from mqbridge.errors import ProtocolError
@@ -57,7 +56,7 @@ from mqbridge.rocketmq.wire.headers.transactions import COMMIT, ROLLBACK, EndTra
 from mqbridge.rocketmq.wire.properties import Name
 from mqbridge.rocketmq.wire.record import SysFlag
 from mqbridge.wire.cutter import FrameCutter
-from tests.fuzz.servers import Bench, MemoryEndpoint
+from tests.fuzz.servers import Bench, InlineExecutor, MemoryEndpoint
 from tests.fuzz.target import Target, halves, must_equal
 from tests.kit.virtual_time import VirtualTimeLoop
 
@@ -81,18 +80,6 @@ async def prepare(listener: Listener) -> None:
     server = listener.server
     assert isinstance(server, RocketMQServer)
     must_equal(set(server._handlers), set(REQUESTS))
-
-
-class InlineExecutor(ThreadPoolExecutor):
-    """Runs what is for threads at once, because virtual time does not wait for threads."""
-
-    def submit(self, run: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        done: Future[Any] = Future()
-        try:
-            done.set_result(run(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - as of a thread
-            done.set_exception(error)
-        return done
 
 
 benches: dict[bool, Bench] = {}

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,18 @@ class MemoryEndpoint:
 
     def abort(self, error: Exception) -> None:
         self.alive = False
+
+
+class InlineExecutor(ThreadPoolExecutor):
+    """Runs what is for threads at once, because virtual time does not wait for threads."""
+
+    def submit(self, run: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(run(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - as of a thread
+            done.set_exception(error)
+        return done
 
 
 class Errors(logging.Handler):

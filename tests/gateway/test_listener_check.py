@@ -150,3 +150,14 @@ async def test_a_listener_for_rocketmq_clients_says_nothing_of_subscriptions(tmp
     assert (found.errors, found.warnings) == ([], [])
     assert not [note for note in found.notes if "share partitions" in note]
     assert "clients see 1 topics: %RETRY%g" in found.notes
+
+
+async def test_a_listener_for_tubemq_clients_says_nothing_of_messages_that_wait(tmp_path: Path) -> None:
+    cluster = {"system": "log", "path": str(tmp_path / "log.db"), "retention": "1h"}
+    one = {"name": "app", "system": "tubemq", "cluster": "store", "listen": "127.0.0.1:0"}
+    whole = from_dict({"clusters": {"store": cluster}, "listeners": [one], "http": {"enabled": False}})
+    async with connected_clusters(whole) as clusters:
+        await clusters["store"].create("orders", 1)
+        found = await check_listener(whole.listeners[0], whole, clusters, load_adapters())
+    assert (found.errors, found.warnings) == ([], [])
+    assert "clients see 1 topics: orders" in found.notes

@@ -119,6 +119,7 @@ LINES = ServedSystem(
     make=LineServer,
     sharing=frozenset(Sharing),
     numbers_messages=True,
+    parks_messages=True,
 )
 SERVERS = {"lines": LINES}
 

@@ -89,8 +89,9 @@ def listen(
         mqbridge listen pulsar --at log:///tmp/orders.db --groups own --state /tmp/orders-state.db --web 127.0.0.1:8080
 
     When clients can connect, it prints the address for their settings: `clients of pulsar can connect: service URL
-    pulsar://127.0.0.1:6650`, or `clients of rocketmq can connect: name server 127.0.0.1:9876`. It runs until it is stopped, and
-    logs as `mqbridge run` does; the log has the address of metrics and health, too.
+    pulsar://127.0.0.1:6650`, `clients of rocketmq can connect: name server 127.0.0.1:9876`, or `clients of tubemq can connect:
+    Master 127.0.0.1:8715`. It runs until it is stopped, and logs as `mqbridge run` does; the log has the address of metrics and
+    health, too.
 
     The first Ctrl-C or SIGTERM sends clients away: what they have sent is stored and answered. The second quits at once.
 

@@ -171,7 +171,7 @@ class ListenerConfig(Options):
     parking: Name | None = Field(
         default=None,
         description="The beginning of the names of topics in which messages wait for their time. Gateways of the same "
-        "application share it. Null means `mqbridge-NAME`, with the listener's name.",
+        "application share it. Null means `mqbridge-NAME`, with the listener's name. Those of TubeMQ clients never wait.",
     )
     create: Annotated[Literal[False] | ListenerCreate, WrapValidator(_validate_create)] = Field(
         default=ListenerCreate(),

@@ -21,4 +21,5 @@ SERVER = ServedSystem(
     make=_make,
     sharing=frozenset(Sharing),
     numbers_messages=True,
+    parks_messages=True,
 )

@@ -30,4 +30,5 @@ SERVER = ServedSystem(
     ),
     groups_span_topics=True,
     needs_dense_numbers=True,
+    parks_messages=True,
 )
