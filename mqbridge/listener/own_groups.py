@@ -94,12 +94,7 @@ class OwnGroups:
         self._users[key] += 1
         try:
             async with limited(f"opening group {group} of topic {topic.name}"):
-                if self._retainer is not None:
-                    self._retainer.watch(topic)
-                if self._store.load(key) is None:
-                    await self.create(topic, group, start)
-                elif self._store.is_unwritten(key):  # an earlier request has failed, and the client tries again
-                    await self._store.written(key)
+                await self._ensure(key, topic, start)
                 async with self._locks.hold(key):
                     if key not in self._feeds:
                         self._feeds[key] = await self._open(key, topic, partition, start)
@@ -145,10 +140,18 @@ class OwnGroups:
         """
         key = self._partitions.key(topic, partition, group)
         async with limited(f"opening group {group} of topic {topic.name}"):
-            if self._store.load(key) is None:
-                await self.create(topic, group, start)
+            await self._ensure(key, topic, start)
             async with self._locks.hold(key):
                 return await self._begin(key, topic, partition, start)
+
+    async def _ensure(self, key: GroupKey, topic: ListenedTopic, start: GroupStart) -> None:
+        """Create a group that does not exist, and keep the messages that it needs."""
+        if self._retainer is not None:
+            self._retainer.watch(topic)
+        if self._store.load(key) is None:
+            await self.create(topic, key.group, start)
+        elif self._store.is_unwritten(key):  # an earlier request has failed, and the client tries again
+            await self._store.written(key)
 
     def _deleted_partitions(self, key: GroupKey) -> set[str]:
         """Return the names of the partitions in which the group was deleted, while it is in others of the topic."""

@@ -192,6 +192,18 @@ async def test_it_is_created_again_when_groups_that_exist_are_used(bench: Retain
     bench.groups.release(feed)
 
 
+async def test_it_follows_groups_that_are_read_at_a_number_after_a_restart(bench: RetainingBench) -> None:
+    topic = await bench.topic(1)
+    bench.send(1, 2, 3)
+    await bench.groups.begin(topic, 0, "g", Start.EARLIEST)
+    await bench.until_kept({"0": (0,)})
+    await bench.groups.close()
+    bench.start()
+    assert await bench.groups.begin(topic, 0, "g", Start.EARLIEST) == (0,)
+    bench.groups.commit(topic, 0, "g", (2,), backwards=False)
+    await bench.until_kept({"0": (2,)})
+
+
 async def test_a_group_is_not_created_while_its_messages_would_not_be_kept(bench: RetainingBench) -> None:
     topic = await bench.topic()
     bench.requests.errors["create_group"] = ClusterError("not now")
