@@ -4,9 +4,9 @@ There are two kinds. Those of `backing` are groups of the backing cluster, which
 of `own` are kept by this gateway alone, in its state file.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from mqbridge.adapter.cluster import Cluster
 from mqbridge.adapter.inbound import Sharing, Start
@@ -124,7 +124,7 @@ class Partitions:
         return Feed(self.key(topic, partition, group), self._format, numbering, store, self._limits)
 
     def make_queue_feed(
-        self, topic: ListenedTopic, partition: int, group: str, find_begin: Callable[[], Awaitable[int | None]]
+        self, topic: ListenedTopic, partition: int, group: str, find_begin: Callable[[], Coroutine[Any, Any, int | None]]
     ) -> QueueFeed:
         """Make a feed without a source for clients that pull at a number, see `QueueFeed`."""
         numbering = self._cluster.numbering

@@ -25,7 +25,7 @@ position of the group on, which `find_begin` returns. A client that pulls behind
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Any
@@ -68,7 +68,7 @@ class QueueFeed:
         unit_format: str,
         numbering: Numbering,
         limits: FeedLimits,
-        find_begin: Callable[[], Awaitable[int | None]],
+        find_begin: Callable[[], Coroutine[Any, Any, int | None]],
         find_bounds: Callable[[], Awaitable[tuple[int, int]]],
     ) -> None:
         """`find_begin` returns the committed number of the group, which the cluster knows; None if it has none.
@@ -111,6 +111,11 @@ class QueueFeed:
         self._settled = asyncio.Event()
         """Set while everything that was handed out is committed."""
         self._settled.set()
+        self._unclaimed = asyncio.Event()
+        """Set while no client has messages that are not committed: they are committed, or the client has given them back."""
+        self._unclaimed.set()
+        self._finding: asyncio.Task[int | None] | None = None
+        """The task that finds the group's begin; it goes on when the pull that wanted it has ended."""
         self._handed_out = 0
         """The number after the last message that a client has: it was handed out, or skipped, since the lane was attached."""
         self._moves = 0
@@ -176,13 +181,13 @@ class QueueFeed:
         self._end(source)
 
     async def finish(self, deadline: float) -> None:
-        """Hand out nothing more, and wait until what was handed out is committed, or until the deadline (loop time)."""
+        """Hand out nothing more, and wait until no client has what is not committed, or until the deadline (loop time)."""
         if self.state is not QueueFeedState.HELD:
             return
         self._set_state(QueueFeedState.FINISHING)
         try:
             async with asyncio.timeout_at(deadline):
-                await self._settled.wait()
+                await self._unclaimed.wait()
         except TimeoutError:
             log.info("group %s has not committed all of %s when it is given up", self.key.group, self.key.partition)
 
@@ -197,8 +202,8 @@ class QueueFeed:
         """Forget the source and what was handed out, and release it in the background."""
         if self._source is not source:
             return
-        tasks = [self._loss_task, self._receiving]
-        self._source = self._loss_task = self._receiving = None
+        tasks: list[asyncio.Task[Any] | None] = [self._loss_task, self._receiving, self._finding]
+        self._source = self._loss_task = self._receiving = self._finding = None
         self._forget_handed_out()
         self.committed = self.next = self._after = None
         self._set_state(QueueFeedState.UNHELD)
@@ -212,7 +217,7 @@ class QueueFeed:
         self._forget_batches()
         self._generation += 1
         self._handed_out = 0
-        self._settled.set()
+        self._set_settled()
 
     def _forget_batches(self) -> None:
         self._window.clear()
@@ -265,6 +270,20 @@ class QueueFeed:
         self._handed_out = max(self._handed_out, end)
         if self.committed is None or self.committed < self._handed_out:
             self._settled.clear()
+            self._unclaimed.clear()
+
+    def give_back(self) -> None:
+        """Take note that no client has messages that are not committed any more: they are read again by position."""
+        self._unclaimed.set()
+
+    def claim(self) -> None:
+        """Take note that a client has got such messages again."""
+        if not self._settled.is_set():
+            self._unclaimed.clear()
+
+    def _set_settled(self) -> None:
+        self._settled.set()
+        self._unclaimed.set()
 
     def _drop_contents(self, numbered: NumberedBatch) -> None:
         """Drop the contents of a batch that was handed out, unless the source needs them to acknowledge it."""
@@ -312,8 +331,15 @@ class QueueFeed:
             await self._changed.wait()
 
     async def _learn_begin(self, generation: int) -> None:
-        begin = await self._find_begin()
+        if self._finding is None:
+            self._finding = spawn(self._find_begin(), f"begin of {self.key.group}", log_errors=False)
+            self._finding.add_done_callback(mark_error_retrieved)
+        finding = self._finding
+        await asyncio.wait([finding])
+        if self._finding is finding:
+            self._finding = None
         self._source_of(generation)
+        begin = finding.result()
         if self.next is None and begin is not None:
             self._begin_at(begin)
 
@@ -480,7 +506,7 @@ class QueueFeed:
         if self.next is None or number > self.next:
             self.next = self._after = number
         if number >= self._handed_out:
-            self._settled.set()
+            self._set_settled()
         self._changed.set()
         return True
 

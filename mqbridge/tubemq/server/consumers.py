@@ -339,7 +339,10 @@ class Consumers:
     async def _get(self, link: ServedConnection, served: ServedPartition, asked: broker_pb2.GetMessageRequestC2B) -> bytes | None:
         await link.wait_for_room()
         pack = await served.get(asked.clientId, keeps_pack=asked.manualCommitOffset)
-        if pack is None or not link.alive:  # what nobody gets is not handed out
+        if pack is not None and not link.alive:  # nobody gets it
+            served.drop_pack()
+            return None
+        if pack is None:
             return failure(rpc.GET, codes.NOT_FOUND, "there are no messages now", maxOffset=self._broker.offset(served.end))
         body, count = self._encode(served, pack)
         served.hand_out(pack if count else pack._replace(messages=pack.messages._replace(numbers=())))

@@ -210,6 +210,8 @@ class ServedPartition:
     def _roll_back(self) -> None:
         if self.state is PartitionOwnership.OUT:
             self.state, self.read_end = PartitionOwnership.OWNED, self.confirmed
+            if self.feed is not None:
+                self.feed.give_back()
 
     async def move(self, number: int) -> bool:
         """Move the group to a number; what was handed out before does not count any more. Returns False if nobody owns it.
@@ -247,10 +249,18 @@ class ServedPartition:
                 found = await self._read_soon(feed, start)
             except LaneRevoked as error:
                 raise CodedRefusal(f"partition {self._name} moves to another gateway", codes.NO_NODE) from error
+            is_dropped = found is None or start != (self.read_end if keeps_pack else self.confirmed)
+            if is_dropped or self.owner != client_id:
+                self.drop_pack()
             self.check_owner(client_id)
-            if found is None or start != (self.read_end if keeps_pack else self.confirmed):
-                return None  # what is before it was rolled back meanwhile, and is not to be confirmed with it
+            if found is None or is_dropped:
+                return None  # what is before it may have been rolled back meanwhile, and is not to be confirmed with it
             return ServedPack(found, start, is_again)
+
+    def drop_pack(self) -> None:
+        """Take note that nobody gets the pack that `get` has read: it is read again."""
+        if self.state is not PartitionOwnership.OUT and self.feed is not None:
+            self.feed.give_back()
 
     async def _read_soon(self, feed: QueueFeed, start: int) -> Slice | None:
         """Read; None if there is nothing at the end, or for WAIT_S. What was rolled back is waited for longer."""
@@ -289,6 +299,8 @@ class ServedPartition:
         """Take note that the owner gets a pack. One without messages is confirmed at once, if everything before it is."""
         was_out = self.state is PartitionOwnership.OUT
         self.state, self.read_end = PartitionOwnership.OUT, pack.messages.next
+        if pack.is_again and self.feed is not None:
+            self.feed.claim()
         self._handed_out = max(self._handed_out, self.read_end)
         self._end = max(self._end, self.read_end)
         if not was_out and not pack.messages.numbers:

@@ -42,6 +42,12 @@ class ModelFeed:
     async def confirm_caught_up(self) -> bool:
         return True
 
+    def give_back(self) -> None:
+        pass
+
+    def claim(self) -> None:
+        pass
+
     async def read(self, number: int, *_: Any, **__: Any) -> Slice:
         assert self.next is not None
         assert number >= self.next, "what is before was handed out"
