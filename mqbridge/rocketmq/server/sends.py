@@ -9,10 +9,11 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 from mqbridge.errors import ClusterError, Failure
-from mqbridge.listener.publish_queues import PendingSend, PublishQueue, PublishQueues
+from mqbridge.listener.publish_queues import PendingSend, PublishQueue, PublishQueues, QueueWaiter
 from mqbridge.listener.publisher import Stored
 from mqbridge.listener.topics import ListenedTopic
 from mqbridge.message import Unit
@@ -78,11 +79,12 @@ class SendRequests:
             self._end(link)
             raise
         deadline = self._loop.time() + ANSWER_S
-        if due_ms is None:
+        if due_ms is None and header.queue_id >= 0:
             known = self.queues.find(header.topic, header.queue_id)
-            if known is not None:
-                self._store(link, request, known, units, deadline)
-                return None
+            if known is None:
+                return self._store_when_open(link, request, header, units, deadline)
+            self._store(link, request, known, units, deadline)
+            return None
         return self._open_and_store(link, request, header, units, due_ms, deadline)
 
     def _begin(self, link: ServedConnection) -> None:
@@ -172,6 +174,44 @@ class SendRequests:
             return await self.prepare(link, request, header, unit)
         finally:
             self._end(link)
+
+    def _store_when_open(
+        self, link: ServedConnection, request: Command, header: SendHeader, units: Sequence[Unit], deadline: float
+    ) -> Coroutine[Any, Any, None]:
+        """Store messages when their queue is open, in the order in which they came; unless their client was answered before.
+
+        Returns what waits for that.
+        """
+        opened: asyncio.Future[None] = self._loop.create_future()
+
+        def on_open(queue: PublishQueue) -> None:
+            if opened.done():
+                return
+            try:
+                self._store(link, request, queue, units, deadline)
+            except Exception as error:  # noqa: BLE001 - the client gets it, and the others are stored
+                opened.set_exception(error)
+            else:
+                opened.set_result(None)
+
+        def on_failed(error: Exception) -> None:
+            if not opened.done():
+                opened.set_exception(error)
+
+        async def find_topic() -> ListenedTopic:
+            topic = await self._broker.writable_topic(header.topic)
+            self._broker.check_queue(topic, header.queue_id)
+            return topic
+
+        self.queues.when_open(header.topic, header.queue_id, find_topic, QueueWaiter(on_open, on_failed))
+        return self._wait_open(link, opened)
+
+    async def _wait_open(self, link: ServedConnection, opened: "asyncio.Future[None]") -> None:
+        try:
+            await opened
+        except BaseException:
+            self._end(link)
+            raise
 
     async def _open_and_store(
         self,

@@ -11,6 +11,7 @@ from mqbridge.listener import publish_queues
 from mqbridge.listener.publish_queues import PendingSend, PublishQueue
 from mqbridge.listener.publisher import Publisher, Stored
 from mqbridge.rocketmq.server import broker as broker_module
+from mqbridge.rocketmq.server import connection as connection_module
 from mqbridge.rocketmq.server import sends as module
 from mqbridge.rocketmq.server.physical_offsets import physical_offset
 from mqbridge.rocketmq.server.sends import properties_of, refused, unique_id_of
@@ -512,6 +513,52 @@ async def test_a_queue_that_cannot_be_opened_is_an_error_and_tried_again(monkeyp
             assert (answer.code, answer.remark) == (Status.SYSTEM_BUSY, "not now")
         assert not served.server.sends.is_any_pending
         assert len(await client.store(b"a")) == 1
+
+
+async def test_sends_that_come_while_the_producer_is_opened_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        found, find = asyncio.Event(), served.broker.writable_topic
+        asked = 0
+
+        async def held(name: str) -> Any:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                await found.wait()
+            return await find(name)
+
+        monkeypatch.setattr(served.broker, "writable_topic", held)
+        opaques = [client.start_send(b"%d" % number) for number in range(3)]
+        await client.settle()
+        await rounds()
+        found.set()
+        for opaque in opaques:
+            assert (await client.answer(opaque)).code == Status.SUCCESS
+        assert [message.payload for message in await served.stored("t")] == [b"0", b"1", b"2"]
+        assert not served.server.sends.is_any_pending
+
+
+async def test_a_send_that_was_answered_as_busy_while_its_producer_was_opened_is_not_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "ANSWER_S", 0.02)
+    async with serving() as served:
+        client = await served.connect()
+        await served.create()
+        gate, open_ = asyncio.Event(), served.listener.publishers.open
+
+        async def held(*values: Any) -> Any:
+            await gate.wait()
+            return await open_(*values)
+
+        monkeypatch.setattr(served.listener.publishers, "open", held)
+        assert (await client.send(b"late")).code == Status.SYSTEM_BUSY
+        gate.set()
+        monkeypatch.setattr(connection_module, "ANSWER_S", 2.5)
+        assert (await client.send(b"next")).code == Status.SUCCESS
+        assert [message.payload for message in await served.stored("t")] == [b"next"]
 
 
 async def test_the_number_of_queues_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
