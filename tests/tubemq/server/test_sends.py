@@ -1,39 +1,35 @@
 """Sends: each message is stored in its partition, in the order in which it came, and answered when it is."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from mqbridge.tubemq.wire import rpc
+from mqbridge.net.tasks import spawn
 from mqbridge.tubemq.wire.payload import checksum
-from mqbridge.tubemq.wire.pb.broker_pb2 import SendMessageRequestP2B, SendMessageResponseB2P
-from mqbridge.tubemq.wire.rpc import parse
-from tests.tubemq.server.serving import TOPIC, serving
+from tests.tubemq.server.serving import serving, until
 
 
 async def test_sends_that_come_while_the_producer_is_opened_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as served:
         await served.create()
         client = await served.connect("p")
-        answered: list[SendMessageResponseB2P] = []
-        done = asyncio.Event()
+        found, find = asyncio.Event(), served.broker.partition_topic
+        asked = 0
 
-        def on_response(response: object) -> None:
-            assert isinstance(response, bytes), response
-            answered.append(parse(SendMessageResponseB2P, response))
-            if len(answered) == 400:
-                done.set()
+        async def held(*place: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                await found.wait()
+            return await find(*place)
 
-        for number in range(400):
-            request = SendMessageRequestP2B(
-                clientId="p", topicName=TOPIC, partitionId=0, data=b"%d" % number, flag=0, checkSum=-1, sentAddr=0
-            )
-            client.connection.post(rpc.WRITE, rpc.SEND, request.SerializeToString(), on_response)
-            if number % 10 == 0:
-                await asyncio.sleep(0)
-        await done.wait()
-        assert all(response.errCode == 200 for response in answered)
-        assert [message.payload for message in await served.stored()] == [b"%d" % number for number in range(400)]
+        monkeypatch.setattr(served.broker, "partition_topic", held)
+        sending = [spawn(client.send(b"%d" % number), "send") for number in range(3)]
+        await until(lambda: served.server.broker.totals["received_messages"] == 3)
+        found.set()
+        assert [(await each).errCode for each in sending] == [200] * 3
+        assert [message.payload for message in await served.stored()] == [b"0", b"1", b"2"]
         assert not served.server.sends.is_any_pending
 
 
