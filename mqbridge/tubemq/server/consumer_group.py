@@ -132,6 +132,11 @@ class ConsumerGroup:
             if partition.owner == client_id:
                 partition.release()
 
+    def release_all(self) -> None:
+        """Free all partitions."""
+        for partition in self.partitions.values():
+            partition.release()
+
     def drop(self, link: ServedConnection) -> None:
         """Take note that a connection has ended."""
         for member in self.members.values():

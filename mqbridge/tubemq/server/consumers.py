@@ -131,6 +131,7 @@ class Consumers:
         group = self.groups.get(name)
         if group is not None and set(group.members) <= {client_id} and group.terms != terms:
             group.leave(client_id)
+            group.release_all()  # readers that have not registered at the Master
             self._forget_empty(group)
             group = None
         if group is None:

@@ -255,6 +255,19 @@ async def test_a_group_without_members_may_have_other_terms(served: TubeMQServin
     assert [each.topic for each in await client.assigned()] == ["other"]
 
 
+async def test_a_reader_that_is_not_registered_at_the_master_gives_way_to_members() -> None:
+    async with serving() as served:
+        await served.create()
+        await served.create("other")
+        reader, member = await served.connect("r"), await served.connect("m")
+        assert (await reader.own()).errCode == 200
+        (partition,) = served.server.consumers.groups[GROUP].partitions.values()
+        assert (await member.join("other", TOPIC)).errCode == 200
+        await until(lambda: partition.feed is None)
+        assert (await reader.get()).errCode == 411
+        assert sorted(each.topic for each in await member.assigned()) == [TOPIC, "other"]
+
+
 async def test_topics_that_do_not_exist() -> None:
     async with serving(create_partitions=None) as served:
         client = await served.connect()
